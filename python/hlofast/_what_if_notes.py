@@ -92,6 +92,19 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             f"text ({reason}): {_what_if_decided.WHY[reason]}",
             collectives=count,
         )
+    rings = result._rings
+    if rings.sent:
+        assumption = (
+            "; where devices lie is an assumption: as in the usual slice with as many chips, in "
+            "JAX's order"
+        )
+        yield Note(
+            "rings",
+            f"matmuls along {names([str(own) for own in rings.sent], most=3)} pass shards around a "
+            "ring on one of the meshes: modelled wire bytes count the transfers or collectives of "
+            f"the new mesh, the peak and times those of the text{assumption if rings.assumes else ''}",
+            axes=len(rings.sent),
+        )
     lookups = result._lookups
     if lookups is not None and lookups.is_other:
         yield Note(

@@ -32,6 +32,12 @@ _AXES = (
         nullable=True,
     ),
     Field(
+        "bytes",
+        "modelled",
+        "Wire bytes after the change if the compiler makes the collectives that are modelled.",
+        nullable=True,
+    ),
+    Field(
         "text",
         "undecided",
         "Why the other collectives are not decided; the notes explain the terms.",
@@ -96,11 +102,12 @@ def by_axes(result: WhatIf) -> Table:
             reasons.setdefault(axes, set()).update(anywhere)
         if result.policy is not None:
             reasons[axes], decided = {_what_if_decided.POLICY}, None
+        modelled = None if result.policy is not None else new
         if axes in reasons:
             new = None
         ratio = new / old if old and new is not None else None
         why = ", ".join(sorted(reasons.get(axes, ()))) or None
-        rows.append((axes, old, new, ratio, decided, why))
+        rows.append((axes, old, new, ratio, decided, modelled, why))
     return of_rows(_AXES, rows)
 
 
@@ -110,10 +117,16 @@ def _open(result: WhatIf) -> tuple[dict[str | None, int], dict[str | None, set[s
     reasons: dict[str | None, set[str]] = {}
     lookups = result._lookups
     removed = lookups.removed if lookups is not None else {}
+    rings = result._rings
+    for axes, size in rings.sent.items():
+        open_bytes[axes] = size
+        reasons[axes] = {_what_if_decided.MATMUL}
     for row in result.changed.collectives().tables["collectives"] if result.undecided else ():
         reason = result.undecided.get(row["name"])
         if reason is not None:
             axes, size = row["axes"], row["total_wire_bytes"] or 0
+            if row["name"] in rings.removed:
+                continue
             open_bytes[axes] = open_bytes.get(axes, 0) + size - removed.get(row["name"], 0)
             reasons.setdefault(axes, set()).add(reason)
             if row["name"] not in removed:
