@@ -487,7 +487,11 @@ class WhatIf(Result):
         parts = []
         for number, size in self.asked.items():
             symbol = self.symbols[number]
-            part = f"{symbol.role} {symbol.size:,} → {size:,}"
+            # Another input may be as long, and stay.
+            stays = [own for own in self.symbols if own.role == symbol.role
+                     and own.size == symbol.size and self.asked.get(own.number) != size]  # fmt: skip
+            word = f" of {_word_for(symbol, stays)}" if stays else ""
+            part = f"{symbol.role}{word} {symbol.size:,} → {size:,}"
             if part not in parts:
                 parts.append(part)
         if self.new_mesh is not None and self.mesh is not None:

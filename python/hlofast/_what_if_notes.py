@@ -102,7 +102,8 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             "rings",
             f"matmuls along {names([str(own) for own in rings.sent], most=3)} pass shards around a "
             "ring on one of the meshes: modelled wire bytes count the transfers or collectives of "
-            f"the new mesh, the peak and times those of the text{assumption if rings.assumes else ''}",
+            "the new mesh, the peak and times those of the text"
+            + (assumption if rings.assumes else ""),
             axes=len(rings.sent),
         )
     lookups = result._lookups

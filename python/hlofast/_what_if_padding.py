@@ -29,18 +29,17 @@ _LANES = 128
 as the head's gradient of 8,000 columns is in `dense_v5e`: shards are then columns of memory."""
 _LARGEST = {
     ("v5e", 2): (1, 1_246_000),
-    ("v5e", 4): (1, 975_000),
+    ("v5e", 4): (1, 940_000),
     ("v5p", 2): (1, 1_246_000),
-    ("v5p", 4): (1, 975_000),
+    ("v5p", 4): (1, 940_000),
     ("v6e", 2): (1, 2_470_000),
     ("v6e", 4): (1, 1_950_000),
 }
 """By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
 Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e and
-v5p, of 917,504 to 983,039 bytes in the texts of `what_if_models.py`, are half of v6e's."""
-_WHOLE = {("v5p", 4): (2, 467_000)}
-"""The same where the devices fill whole sides of the slice, which wrap around: two parts go both
-ways. Fitted to 18 sizes compiled apart."""
+v5p, of 917,504 to 964,607 bytes, explain the texts of `what_if_models.py` only."""
+_SQUARE = {("v5p", 4): (2, 467_000)}
+"""The same where the devices fill a square of the slice; fitted to 18 sizes compiled apart."""
 _WINDOW = 4096
 """Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
 _WIDE = 16_384
@@ -51,11 +50,11 @@ _SURE = 2
 
 def padded_rows(rows: int, row_bytes: int, devices: int, where: Place) -> int | None:
     """Returns the rows of a shard with its padding; None if it is not known."""
-    chip, is_whole = where
+    chip, is_square = where
     key = chip, devices
-    if is_whole is None and key in _WHOLE:
+    if is_square is None and key in _SQUARE:
         return None
-    parts, largest = (_WHOLE if is_whole and key in _WHOLE else _LARGEST).get(key, (0, 0))
+    parts, largest = (_SQUARE if is_square and key in _SQUARE else _LARGEST).get(key, (0, 0))
     if not parts or rows % parts or not row_bytes:
         return None
     tile = max(_TILE, _WINDOW // row_bytes)
