@@ -488,8 +488,12 @@ class WhatIf(Result):
         for number, size in self.asked.items():
             symbol = self.symbols[number]
             # Another input may be as long, and stay.
-            stays = [own for own in self.symbols if own.role == symbol.role
-                     and own.size == symbol.size and self.asked.get(own.number) != size]  # fmt: skip
+            stays = [
+                own
+                for own in self.symbols
+                if (own.role, own.size) == (symbol.role, symbol.size)
+                and self.asked.get(own.number) != size
+            ]
             word = f" of {_word_for(symbol, stays)}" if stays else ""
             part = f"{symbol.role}{word} {symbol.size:,} → {size:,}"
             if part not in parts:

@@ -44,6 +44,12 @@ _WINDOW = 4096
 """Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
 _WIDE = 16_384
 """Bytes of rows above which no text has padded shards."""
+_MANY = 4
+"""Devices whose windows more devices have too, in the four texts that show them."""
+_COLUMNS = {"v5p": 256}
+"""By chip: sums are scattered along columns if the columns of a shard are a multiple of these: 256,
+512, 768, 1,024 and 1,280 are, 192, 320, 384, 448, 640 and 896 are not. Otherwise they are summed as
+a whole."""
 _SURE = 2
 """Devices whose places do not matter: four may lie in a line or in a square."""
 
@@ -51,7 +57,7 @@ _SURE = 2
 def padded_rows(rows: int, row_bytes: int, devices: int, where: Place) -> int | None:
     """Returns the rows of a shard with its padding; None if it is not known."""
     chip, is_square = where
-    key = chip, devices
+    key = chip, min(devices, _MANY)
     if is_square is None and key in _SQUARE:
         return None
     parts, largest = (_SQUARE if is_square and key in _SQUARE else _LARGEST).get(key, (0, 0))
@@ -132,6 +138,7 @@ class Padding:
         }
         self.more |= dict(_shifted(result, old_rows, changed))
         (chip, _) = place_of(module, None, old_mesh)
+        self.more |= dict(_by_columns(result, old_rows, changed, chip))
         whole = set(_unpadded(module, old_rows, chip))
         self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
         for name, old in _scatters(result.module, old_rows):
@@ -181,6 +188,60 @@ def _shifted(
             column = (wide.bytes or 0) // (wide.dimensions[1] or 1)
             size = column * (new.shape[axes] - 1) * (own["multiplicity"] or 1)
             yield row["name"], [(axes, size - (own["total_wire_bytes"] or 0))]
+
+
+def _by_columns(
+    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]], chip: str
+) -> Iterator[tuple[str, list[tuple[str | None, int]]]]:
+    """By sum: the bytes that the changed text lacks, or has too many, of those cut by columns.
+
+    A sum as a whole sends twice as much as a scattered one.
+    """
+    new, unit = result.new_mesh, _COLUMNS.get(chip)
+    for row in rows:
+        axes, kind = row["axes"], row["kind"]
+        is_sum = kind in ("all-reduce", "reduce-scatter") and row["tensor_kind"] == "gradient"
+        if not is_sum or new is None or unit is None or axes not in new.shape:
+            continue
+        if row["name"] not in changed or not (row["op_name"] or "").endswith("dot_general"):
+            continue
+        devices, total = new.shape[axes], 0
+        own = result.changed.instructions[row["name"]]
+        for place, operand in enumerate(result.module.instructions[row["instruction"]].operands):
+            if not _is_cut_by_columns(result.module.instructions[row["instruction"]], place):
+                continue
+            whole = own.operands[place].shape
+            is_scattered = not (whole.dimensions[1] or 0) % (unit * devices)
+            if operand.shape.rank == 2 and is_scattered != (kind == "reduce-scatter"):
+                total += (whole.bytes or 0) * (devices - 1) // devices
+        if total:
+            sign = 1 if kind == "reduce-scatter" else -1
+            yield row["name"], [(axes, sign * total * (changed[row["name"]]["multiplicity"] or 1))]
+
+
+def _is_cut_by_columns(own: Instruction, place: int) -> bool:
+    """Whether each device takes other columns of a summed matrix."""
+    whole = own.operands[place].shape
+    users = list(own.users)
+    if not own.shape.is_array:
+        parts = (user for user in users if user.opcode == "get-tuple-element")
+        users = [one for part in parts if part.attributes["index"] == place for one in part.users]
+    inner = (one for user in users if user.opcode == "fusion" for one in _inner(user))
+    cuts = [one for one in (*users, *inner) if one.opcode == "dynamic-slice"]
+    layout = whole.layout
+    if whole.rank != 2 or (layout is not None and tuple(layout.minor_to_major) != (1, 0)):
+        return False
+    return any(
+        one.shape.rank == 2
+        and one.shape.dimensions[0] == whole.dimensions[0]
+        and one.shape.dimensions[1] != whole.dimensions[1]
+        and one.operands[0].shape.dimensions == whole.dimensions
+        for one in cuts
+    )
+
+
+def _inner(fusion: Instruction) -> list[Instruction]:
+    return [one for computation in fusion.called_computations for one in computation.instructions]
 
 
 def is_halo(row: dict[str, Any]) -> bool:
