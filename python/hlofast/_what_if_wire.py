@@ -8,6 +8,8 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hlofast._module import Module
     from hlofast._what_if import WhatIf
 
@@ -64,6 +66,9 @@ def after(result: WhatIf) -> Sent:
         for axes, size in lookups.sent.items():
             known = sent.get(axes, 0)
             sent[axes] = None if known is None else known + size
+    for axes, size in _exchanged(result):
+        if (known := sent.get(axes)) is not None:
+            sent[axes] = known + size
     rings = result._rings
     for name, size in rings.removed.items():
         axes = axes_of[name]
@@ -85,6 +90,28 @@ def after(result: WhatIf) -> Sent:
                 known = sent.get(axes, 0)
                 sent[axes] = None if None in (own, known) else known + sign * own
     return sent
+
+
+def _exchanged(result: WhatIf) -> Iterator[tuple[str | None, int]]:
+    """By all-to-all: mesh axes, and bytes that the changed text lacks.
+
+    One sends as much as it receives: where no dimension of its operand could be attributed, its
+    result says how much.
+    """
+    changed, module, lookups = result.changed, result.module, result._lookups
+    known = lookups.removed if lookups is not None else {}
+    for row in changed.collectives().tables["collectives"]:
+        if row["kind"] != "all-to-all" or row["written_as"] != "all-to-all":
+            continue
+        if row["name"] in known:
+            continue
+        own = changed.instructions[row["name"]]
+        operand = own.operands[0].shape
+        if len(own.operands) != 1 or not own.shape.bytes or own.shape.bytes == operand.bytes:
+            continue
+        if operand.dimensions == module.instructions[row["name"]].operands[0].shape.dimensions:
+            total = row["total_wire_bytes"] or 0
+            yield row["axes"], total * own.shape.bytes // (operand.bytes or 1) - total
 
 
 def by_axes(result: WhatIf) -> Table:

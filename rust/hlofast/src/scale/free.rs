@@ -2,7 +2,8 @@
 //!
 //! The compiler keeps one such array for all its users, so two dimensions of the program that are
 //! equally large by chance meet in it: positions of an encoder and of a decoder. Sizes spread through
-//! it last, and symbols of different inputs are not joined by it.
+//! it last, and symbols of different inputs are not joined by it. Only modules with two inputs of one
+//! length are searched for them.
 
 use super::places::Places;
 use super::spread::Spread;

@@ -45,11 +45,8 @@ impl Spread<'_> {
             self.bytes(row, from, bits(row), bits(from));
             return;
         }
-        let tiled = if is_bitcast && !self.has_same_rows(from, operand, row, result) {
-            self.tiled(from, operand).zip(self.tiled(row, result))
-        } else {
-            None
-        };
+        let tiled =
+            if is_bitcast { self.tiled(from, operand).zip(self.tiled(row, result)) } else { None };
         let (a, b) = match tiled {
             Some(pieces) => pieces,
             None if is_bitcast => (
@@ -62,25 +59,6 @@ impl Spread<'_> {
             ),
         };
         self.regroup(&a, &b);
-    }
-
-    /// Whether both sides are rows of one length in whole tiles of one shape: their tiles then lie in
-    /// memory like their elements, and no dimension has to be divided by a tile.
-    fn has_same_rows(&self, from: Row, operand: Slot, row: Row, result: Slot) -> bool {
-        let shapes = self.module.shapes();
-        let side = |row: Row, slot: Slot| {
-            let layout = shapes.array(self.module.shape(row))?.layout?;
-            let tile: Vec<i64> = layout.tiles.first()?.iter().copied().collect();
-            let dims = self.places.by_memory(row, slot);
-            let [.., rows, columns] = dims[..] else { return None };
-            let (rows, columns) = (self.places.size(rows), self.places.size(columns));
-            match tile[..] {
-                [edge, _] if edge > 0 && rows % edge == 0 => Some((tile, columns)),
-                _ => None,
-            }
-        };
-        let one = side(from, operand);
-        one.is_some() && one == side(row, result)
     }
 
     fn may_cut(&self) -> bool {

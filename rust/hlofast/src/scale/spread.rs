@@ -110,7 +110,9 @@ impl<'m> Spread<'m> {
     pub fn run(&mut self) {
         self.tie_results();
         self.find_tiles();
-        self.free = self.find_free();
+        if self.symbols.has_inputs_of_one_length() {
+            self.free = self.find_free();
+        }
         self.settle(Trust::Same);
         // Dimensions that count devices come first: a split by size alone would miss them.
         for row in self.module.rows() {
@@ -121,8 +123,10 @@ impl<'m> Spread<'m> {
         }
         self.settle(Trust::Split);
         self.settle(Trust::Dealt);
-        self.fills_free = true;
-        self.settle(Trust::Dealt);
+        if !self.free.is_empty() {
+            self.fills_free = true;
+            self.settle(Trust::Dealt);
+        }
         self.loops = self.find_loops();
         self.drain();
         // A dimension of one element that nothing determines hinders the others of a reshape.

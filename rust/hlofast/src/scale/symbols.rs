@@ -148,7 +148,8 @@ impl Spread<'_> {
                     }
                     let is_integer = matches!(kind, ElementKind::Signed | ElementKind::Unsigned);
                     let is_state = donated.contains(&number);
-                    let input = (is_integer && !is_state).then_some(row.0);
+                    let is_length = dimension > 0 && is_integer && !is_state;
+                    let input = is_length.then_some(row.0);
                     factor.symbol = self.symbols.add(Symbol { size: whole, sum: None, input });
                     seeds.all.push(Seed {
                         symbol: factor.symbol,
