@@ -20,8 +20,8 @@ MEASURED = (
 )
 OTHER_MESH = (
     "of 104 such changes of the mesh the text decides all wire bytes in 35 %, which are exact in "
-    "all of them, and the peak in 17 %, which are all within 5 % (92 % of all peaks); modelled wire "
-    "bytes are exact in all 104"
+    "all of them, and the peak in 17 %, which are all within 5 % (92 % of all peaks); modelled "
+    "wire bytes are exact in all 104"
 )
 """Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
 AS_COMPILED = (
