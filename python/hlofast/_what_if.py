@@ -10,6 +10,7 @@ from hlofast import (
     _what_if_lookup,
     _what_if_notes,
     _what_if_padding,
+    _what_if_rings,
     _what_if_wire,
 )
 from hlofast._context import mesh_for, read_mesh
@@ -158,7 +159,8 @@ class WhatIf(Result):
 
     __slots__ = (
         "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_pads", "_reasons",
-        "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy", "symbols",
+        "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy",
+        "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -221,6 +223,7 @@ class WhatIf(Result):
         self._ignores: bool | None = None
         self._pads: _what_if_padding.Padding | None = None
         self._reasons: list[str] | None = None
+        self._ringing: _what_if_rings.Rings | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
         """New sizes of the symbols with a role, by number."""
@@ -313,6 +316,11 @@ class WhatIf(Result):
     def _padding(self) -> _what_if_padding.Padding:
         self._pads = self._pads or _what_if_padding.Padding(self)
         return self._pads
+
+    @property
+    def _rings(self) -> _what_if_rings.Rings:
+        self._ringing = self._ringing or _what_if_rings.Rings(self)
+        return self._ringing
 
     @property
     def undecided(self) -> dict[str, str]:
@@ -479,7 +487,15 @@ class WhatIf(Result):
         parts = []
         for number, size in self.asked.items():
             symbol = self.symbols[number]
-            part = f"{symbol.role} {symbol.size:,} → {size:,}"
+            # Another input may be as long, and stay.
+            stays = [
+                own
+                for own in self.symbols
+                if (own.role, own.size) == (symbol.role, symbol.size)
+                and self.asked.get(own.number) != size
+            ]
+            word = f" of {_word_for(symbol, stays)}" if stays else ""
+            part = f"{symbol.role}{word} {symbol.size:,} → {size:,}"
             if part not in parts:
                 parts.append(part)
         if self.new_mesh is not None and self.mesh is not None:

@@ -14,6 +14,7 @@ from math import prod
 from hlofast import _memory
 from hlofast._what_if_lookup import of_lookup
 from hlofast._what_if_padding import is_halo
+from hlofast._what_if_waiting import waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SCORES = "scores"
 POLICY = "policy"
 LOOPS = "loops"
 FAST = "fast"
+ORDER = "order"
 WHY = {
     LOOKUP: "the partitioner may split the table lookup differently",
     MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
@@ -46,6 +48,7 @@ WHY = {
     SIZE: "sizes are attributed by an assumption, or to nothing",
     LOOPS: "loops over sequences have trip counts that are literals of the program",
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
+    ORDER: "values wait at the peak for matmuls that the compiler may run earlier",
     SCORES: "arrays of positions by positions may be fused differently",
     FAST: "arrays may change between fast memory and HBM, and fast memory holds many of them",
 }
@@ -144,6 +147,7 @@ OFF = {
     MATMUL: (-0.41, 0.48),
     ONE: (-0.41, 0.05),
     POLICY: (-0.12, 0.12),
+    ORDER: (0, 0.07),
 }
 """By reason: smallest and largest error of the peak in changes of the fitted programs."""
 _MOVED = 0.46
@@ -151,7 +155,8 @@ _MOVED = 0.46
 nine changes of the batch of `layers_v6e_8`, `decoder_v5e_2` and `decoder_v6e_4` of `sharded/`,
 compiled, whose peaks or allocated bytes are off by at most 46 % of these bytes."""
 _MUCH = 0.05
-"""The share of the memory in HBM above which such bytes leave a peak undecided."""
+"""The share of the memory in HBM above which such bytes leave a peak undecided, and of the peak
+above which bytes that wait there do."""
 
 
 def moved(result: WhatIf) -> int:
@@ -175,6 +180,10 @@ def _account(module: Module) -> dict[str, int]:
     return _memory.quiet(module)._account()
 
 
+def _peak_of(module: Module) -> int | None:
+    return _memory.quiet(module).xla_peak
+
+
 def between(result: WhatIf, needed: int, before: int | None, is_fast: bool) -> tuple[int, int]:
     """Returns what modelled bytes may be, from the errors of changes with the same reasons.
 
@@ -190,6 +199,8 @@ def between(result: WhatIf, needed: int, before: int | None, is_fast: bool) -> t
         max((own[1] for own in errors), default=0),
     )
     least, most = int(needed / (1 + high)), int(needed / (1 + low))
+    if ORDER in reasons:
+        least = min(least, max(needed - waiting(result.changed), 0))
     slack = moved(result) if FAST in reasons or is_fast else 0
     if FAST in reasons:
         least, most = max(least - slack, 0), most + slack
@@ -350,6 +361,9 @@ class _Choices:
             yield SCORES
         if self.is_mesh and any(self._may_turn(row) for row in self.rows if not of_lookup(row)):
             yield MATMUL
+        changed = self.result.changed
+        if self.result.is_changed and waiting(changed) > _MUCH * (_peak_of(changed) or 0):
+            yield ORDER
         needed = self.result.figures["allocated_in_hbm"][1]
         if needed is not None and moved(self.result) > _MUCH * needed:
             yield FAST

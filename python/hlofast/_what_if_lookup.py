@@ -12,6 +12,9 @@ from collections import Counter
 from itertools import combinations, islice
 from math import prod
 
+from hlofast._what_if_padding import padded_shard
+from hlofast._what_if_places import place_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +29,8 @@ _MOST_DEVICES = 1024
 """Devices up to which the model is tried: its work grows with them."""
 _MOST_TABLES = 4
 """Limit on the tables that are tried."""
+_MOST_STEPS = 256
+"""Limit on the instructions between an input and a gather of its positions."""
 _MOST_INPUTS = 3
 """Inputs of integers up to which all choices of those that are looked up are tried."""
 _ELEMENTS = (2, 4)
@@ -106,7 +111,7 @@ def find(result: WhatIf) -> Lookups | None:
         if seen is not None and seen != sent:
             return None
         seen = sent
-        found = found or _change(result, rows, matched, (before, after), (old, new))
+        found = found or _change(result, rows, matched, (before, after), (old, new), guess)
     return found
 
 
@@ -342,6 +347,7 @@ def _change(
     matched: _Matched,
     splits: tuple[Split, Split],
     meshes: tuple[Mesh, Mesh],
+    guess: _Guess,
 ) -> Lookups:
     """Takes the collectives of lookups out of the changed text, and those after the change in."""
     before, after = (own.collectives for own in splits)
@@ -376,7 +382,7 @@ def _change(
             continue
         if own.is_cut and axes not in summed:
             # A reduce-scatter sends half as much as the sum, and more if shards are padded.
-            size //= 2
+            size = size // 2 + _padding(own, axes, result)
             padded.add(axes)
         sent[axes] = sent.get(axes, 0) + size
     for name in (name for names in stays.values() for name in names):
@@ -392,19 +398,80 @@ def _change(
     texts = {row["name"]: row for row in rows}
     for name in matched.again:
         row = changed[name]
-        if is_other and _key(row) in made:
+        gather = result.module.instructions[texts[name]["instruction"]]
+        twin = _made_again(guess, before, after, first, texts[name], gather)
+        if twin is None and is_other and _key(row) in made:
             kept.add(name)
             continue
         removed[name] = row["total_wire_bytes"] or 0
-        twins = [at for at, own in enumerate(first) if _key(own) == _key(texts[name])]
-        if twins and not is_other:
-            # It is made twice after the change too.
-            twin = last[twins[0]]
-            sent[twin["axes"]] = sent.get(twin["axes"], 0) + twin["wire_bytes"]
+        if twin is not None:
+            axes, size = last[twin]["axes"], last[twin]["wire_bytes"]
+            sent[axes] = sent.get(axes, 0) + size
     is_sure = not (is_other and matched.again)
     if splits[0].cuts != splits[1].cuts and _sums_reach(result.module, matched):
         is_sure = False
     return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure)
+
+
+def _padding(own: Made, axes: str | None, result: WhatIf) -> int:
+    """Bytes that a device sends more because shards of a sum are padded, if they are rows."""
+    if own.part is None or own.part[1:] != own.value.shape[1:] or len(own.part) != 2:
+        return 0
+    mesh = result.new_mesh or result.mesh
+    assert mesh is not None
+    where = place_of(result.module, axes, mesh)
+    (rows, columns), devices = own.part, len(own.value.groups[0])
+    row_bytes = columns * own.value.width
+    padded = padded_shard(rows, columns, row_bytes, devices, where)
+    # The rows of padding are sent again, to put rows back in their places.
+    return 0 if padded is None else 2 * (padded - rows) * row_bytes * (devices - 1)
+
+
+def _made_again(
+    guess: _Guess,
+    before: Sequence[Made],
+    after: Sequence[Made],
+    rows: Sequence[dict[str, Any]],
+    text: dict[str, Any],
+    gather: Instruction,
+) -> int | None:
+    """Which collective is made twice after a change; None if it is unclear.
+
+    In the fitted programs this is the gather of the positions of one input, once for its lookup and
+    once for the gradient.
+    """
+    inputs = {
+        own.moves
+        for own, row in zip(before, rows, strict=True)
+        if own.is_of_sum and _key(row) == _key(text)
+    }
+    if len(inputs) > 1:
+        known = _parameters_of(gather)
+        named = {
+            at
+            for at, (_, sequence, _, _) in enumerate(guess.inputs)
+            if any(name in known for name, dim in sequence.parameters if dim == 1)
+        }
+        inputs &= named
+    found = [
+        at
+        for at, own in enumerate(after)
+        if own.value.op == "all-gather" and own.is_of_sum and own.moves in inputs
+    ]
+    return found[0] if len(found) == 1 and None not in inputs else None
+
+
+def _parameters_of(own: Instruction) -> set[str]:
+    """Names of the entry parameters that positions are made of."""
+    stack, seen, found = [own], {own.row}, set()
+    while stack and len(seen) < _MOST_STEPS:
+        for operand in stack.pop().operands:
+            if operand.row not in seen:
+                seen.add(operand.row)
+                stack.append(operand)
+                if operand.opcode == "parameter" and operand.metadata is not None:
+                    found.add(operand.metadata.op_name or "")
+    return found
 
 
 def _sums_reach(module: Module, matched: _Matched) -> bool:

@@ -10,6 +10,8 @@ any fitted program of `what_if_models.py`.
 
 from __future__ import annotations
 
+from hlofast._what_if_places import place_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction
     from hlofast._module import Module
     from hlofast._what_if import WhatIf
+    from hlofast._what_if_places import Place
 
 _TILE = 8
 """Rows of a tile."""
@@ -26,24 +29,38 @@ _LANES = 128
 as the head's gradient of 8,000 columns is in `dense_v5e`: shards are then columns of memory."""
 _LARGEST = {
     ("v5e", 2): (1, 1_246_000),
-    ("v5e", 4): (1, 1_036_000),
+    ("v5e", 4): (1, 940_000),
     ("v5p", 2): (1, 1_246_000),
-    ("v5p", 4): (2, 467_000),
+    ("v5p", 4): (1, 940_000),
     ("v6e", 2): (1, 2_470_000),
     ("v6e", 4): (1, 1_950_000),
 }
 """By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
-Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e are
-of the fitted programs only."""
+Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e and
+v5p, of 917,504 to 964,607 bytes, explain the texts of `what_if_models.py` only."""
+_SQUARE = {("v5p", 4): (2, 467_000)}
+"""The same where the devices fill a square of the slice; fitted to 18 sizes compiled apart."""
 _WINDOW = 4096
 """Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
+_WIDE = 16_384
+"""Bytes of rows above which no text has padded shards."""
+_MANY = 4
+"""Devices whose windows more devices have too, in the four texts that show them."""
+_COLUMNS = {"v5p": 256}
+"""By chip: sums are scattered along columns if the columns of a shard are a multiple of these: 256,
+512, 768, 1,024 and 1,280 are, 192, 320, 384, 448, 640 and 896 are not. Otherwise they are summed as
+a whole."""
 _SURE = 2
 """Devices whose places do not matter: four may lie in a line or in a square."""
 
 
-def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | None:
+def padded_rows(rows: int, row_bytes: int, devices: int, where: Place) -> int | None:
     """Returns the rows of a shard with its padding; None if it is not known."""
-    parts, largest = _LARGEST.get((chip, devices), (0, 0))
+    chip, is_square = where
+    key = chip, min(devices, _MANY)
+    if is_square is None and key in _SQUARE:
+        return None
+    parts, largest = (_SQUARE if is_square and key in _SQUARE else _LARGEST).get(key, (0, 0))
     if not parts or rows % parts or not row_bytes:
         return None
     tile = max(_TILE, _WINDOW // row_bytes)
@@ -54,10 +71,17 @@ def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | Non
     return parts * windows * (-(-window // tile) * tile)
 
 
+def padded_shard(rows: int, columns: int, row_bytes: int, devices: int, where: Place) -> int | None:
+    """Returns the rows of a shard of a matrix with its padding; None if it is not known."""
+    if row_bytes > _WIDE or (columns % _LANES and not rows * devices % _LANES):
+        return rows
+    return padded_rows(rows, row_bytes, devices, where)
+
+
 class _Scatter:
     """A reduce-scatter of rows: its sum without padding, and its shards with it."""
 
-    __slots__ = ("columns", "devices", "row", "row_bytes", "rows", "shard")
+    __slots__ = ("columns", "devices", "is_by_rows", "row", "row_bytes", "rows", "shard")
 
     def __init__(self, row: dict[str, Any], whole: Instruction, shard: int) -> None:
         self.row = row
@@ -65,6 +89,8 @@ class _Scatter:
         self.rows, self.columns = (own or 0 for own in whole.shape.dimensions)
         self.row_bytes = (whole.shape.bytes or 0) // max(self.rows, 1)
         self.shard = shard
+        layout = whole.shape.layout
+        self.is_by_rows = layout is None or tuple(layout.minor_to_major) == (1, 0)
 
     def halo(self, shard: int) -> int:
         """Bytes of the transfer that puts rows of padded shards back in their places."""
@@ -74,14 +100,14 @@ class _Scatter:
         """Whether a parameter is as large as a shard without padding."""
         return (self.rows // self.devices, self.columns) in parameters
 
-    def padded(self, chip: str) -> int | None:
+    def padded(self, where: Place) -> int | None:
         """The rows of a shard by the windows; None if they are not known."""
         if self.rows % self.devices:
             return None
         exact = self.rows // self.devices
-        if self.columns % _LANES and not self.rows % _LANES:
+        if not self.is_by_rows:
             return exact
-        return padded_rows(exact, self.row_bytes, self.devices, chip)
+        return padded_shard(exact, self.columns, self.row_bytes, self.devices, where)
 
 
 class Padding:
@@ -98,10 +124,9 @@ class Padding:
         """By transfer of rows of padded shards: the reduce-scatter that it belongs to."""
         self.more: dict[str, list[tuple[str | None, int]]] = {}
         """By reduce-scatter: mesh axes, and the wire bytes that the changed text lacks."""
-        if result.new_mesh in (None, result.mesh):
+        module, old_mesh, new_mesh = result.module, result.mesh, result.new_mesh
+        if old_mesh is None or new_mesh in (None, old_mesh):
             return
-        device = result.module.context.device
-        chip = "" if device is None else device.name.removeprefix("tpu-")
         old_rows = list(result.module.collectives().tables["collectives"])
         changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
         after = dict(_scatters(result.changed, list(changed.values())))
@@ -111,13 +136,18 @@ class Padding:
             for own in result.changed.entry.parameters
             if own.shape.is_array
         }
-        whole = set(_unpadded(result.module, old_rows, chip))
+        self.more |= dict(_shifted(result, old_rows, changed))
+        (chip, _) = place_of(module, None, old_mesh)
+        self.more |= dict(_by_columns(result, old_rows, changed, chip))
+        whole = set(_unpadded(module, old_rows, chip))
         self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
         for name, old in _scatters(result.module, old_rows):
             self.scattered.add(name)
             if (own := after.get(name)) is None:
                 continue
-            shard, as_modelled = own.padded(chip), old.padded(chip)
+            axes = old.row["axes"]
+            shard = own.padded(place_of(module, axes, new_mesh))
+            as_modelled = old.padded(place_of(module, axes, old_mesh))
             if shard is None or as_modelled not in (None, old.shard):
                 continue  # Windows are not known, or not those of the text.
             is_as_compiled = own.devices == _SURE and as_modelled == old.shard
@@ -133,6 +163,85 @@ class Padding:
                     halo = changed[row["name"]]
                     self.more[name].append((halo["axes"], -(halo["total_wire_bytes"] or 0)))
                     break
+
+
+def _shifted(
+    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, list[tuple[str | None, int]]]]:
+    """By transfer of positions that a slice shifts by one: the bytes that the changed text lacks.
+
+    Of n devices whose shards are one position too long, the last one needs n - 1 positions of
+    another.
+    """
+    old, new = result.mesh, result.new_mesh
+    for row in rows:
+        axes = row["axes"]
+        is_slice = (row["op_name"] or "").endswith("/slice")
+        if old is None or new is None or not is_slice or row["kind"] != "collective-permute":
+            continue
+        if axes not in old.shape or row["name"] not in changed:
+            continue
+        shape = result.module.instructions[row["instruction"]].operands[0].shape
+        if old.shape[axes] > 1 and shape.rank == 2 and shape.dimensions[1] == old.shape[axes] - 1:
+            own = changed[row["name"]]
+            wide = result.changed.instructions[row["name"]].operands[0].shape
+            column = (wide.bytes or 0) // (wide.dimensions[1] or 1)
+            size = column * (new.shape[axes] - 1) * (own["multiplicity"] or 1)
+            yield row["name"], [(axes, size - (own["total_wire_bytes"] or 0))]
+
+
+def _by_columns(
+    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]], chip: str
+) -> Iterator[tuple[str, list[tuple[str | None, int]]]]:
+    """By sum: the bytes that the changed text lacks, or has too many, of those cut by columns.
+
+    A sum as a whole sends twice as much as a scattered one.
+    """
+    new, unit = result.new_mesh, _COLUMNS.get(chip)
+    for row in rows:
+        axes, kind = row["axes"], row["kind"]
+        is_sum = kind in ("all-reduce", "reduce-scatter") and row["tensor_kind"] == "gradient"
+        if not is_sum or new is None or unit is None or axes not in new.shape:
+            continue
+        if row["name"] not in changed or not (row["op_name"] or "").endswith("dot_general"):
+            continue
+        devices, total = new.shape[axes], 0
+        own = result.changed.instructions[row["name"]]
+        for place, operand in enumerate(result.module.instructions[row["instruction"]].operands):
+            if not _is_cut_by_columns(result.module.instructions[row["instruction"]], place):
+                continue
+            whole = own.operands[place].shape
+            is_scattered = not (whole.dimensions[1] or 0) % (unit * devices)
+            if operand.shape.rank == 2 and is_scattered != (kind == "reduce-scatter"):
+                total += (whole.bytes or 0) * (devices - 1) // devices
+        if total:
+            sign = 1 if kind == "reduce-scatter" else -1
+            yield row["name"], [(axes, sign * total * (changed[row["name"]]["multiplicity"] or 1))]
+
+
+def _is_cut_by_columns(own: Instruction, place: int) -> bool:
+    """Whether each device takes other columns of a summed matrix."""
+    whole = own.operands[place].shape
+    users = list(own.users)
+    if not own.shape.is_array:
+        parts = (user for user in users if user.opcode == "get-tuple-element")
+        users = [one for part in parts if part.attributes["index"] == place for one in part.users]
+    inner = (one for user in users if user.opcode == "fusion" for one in _inner(user))
+    cuts = [one for one in (*users, *inner) if one.opcode == "dynamic-slice"]
+    layout = whole.layout
+    if whole.rank != 2 or (layout is not None and tuple(layout.minor_to_major) != (1, 0)):
+        return False
+    return any(
+        one.shape.rank == 2
+        and one.shape.dimensions[0] == whole.dimensions[0]
+        and one.shape.dimensions[1] != whole.dimensions[1]
+        and one.operands[0].shape.dimensions == whole.dimensions
+        for one in cuts
+    )
+
+
+def _inner(fusion: Instruction) -> list[Instruction]:
+    return [one for computation in fusion.called_computations for one in computation.instructions]
 
 
 def is_halo(row: dict[str, Any]) -> bool:
@@ -184,4 +293,4 @@ def _is_even(shape: Any, devices: int, chip: str) -> bool:
     """Whether a shard has whole tiles of columns, and whole windows of rows."""
     rows, columns = (own or 0 for own in shape.dimensions)
     size = (shape.bytes or 0) // max(rows, 1)
-    return not columns % _LANES and padded_rows(rows, size, devices, chip) == rows
+    return not columns % _LANES and padded_rows(rows, size, devices, (chip, None)) == rows

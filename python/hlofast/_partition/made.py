@@ -51,12 +51,23 @@ class Input:
 class Made:
     """A collective of lookups."""
 
-    __slots__ = ("is_cut", "value")
+    __slots__ = ("is_of_sum", "moves", "part", "value")
 
-    def __init__(self, value: Value, is_cut: bool) -> None:
+    def __init__(
+        self, value: Value, moves: int | None, part: tuple[int, ...] | None, is_of_sum: bool
+    ) -> None:
         self.value = value
-        self.is_cut = is_cut
+        self.moves = moves
+        """The input whose positions it moves; None if it moves something else."""
+        self.part = part
+        """What each device keeps of a sum, if it keeps a part of its own."""
+        self.is_of_sum = is_of_sum
+        """Whether gradients are added at the positions that it moves."""
+
+    @property
+    def is_cut(self) -> bool:
         """Whether each device keeps its part of a sum: XLA may make a reduce-scatter of it."""
+        return self.part is not None
 
 
 class Split:
@@ -96,10 +107,12 @@ def split(
     splitter = Splitter(graph, table.width)
     roots, sums = [], []
     gradients: dict[int, Value] = {}
+    positions_of: dict[int, int] = {}
     for at, own in enumerate(inputs):
         shape = own.batch, own.sequence, table.width
         tiled = tl.of_axes(mesh, (*own.axes, ()))
         positions = placed("positions", tiled, (*shape[:2], 1), own.bytes, at)
+        positions_of[id(positions.value)] = at
         whole = placed("table", divided, size, table.bytes, 0)
         roots.append(splitter.split(Lookup(whole, positions, None, shape, tiled, table.width)))
         if is_training:
@@ -114,7 +127,12 @@ def split(
         for operand in value.operands:
             users.setdefault(id(operand), []).append(value)
     found = [
-        Made(value, _is_cut(value, users.get(id(value), ())))
+        Made(
+            value,
+            _input(value, positions_of),
+            _part(value, users.get(id(value), ())),
+            _is_of_sum(value, users),
+        )
         for value in values
         if value.op in COLLECTIVES
     ]
@@ -158,11 +176,30 @@ def _together(graph: Graph, sums: list[Value]) -> list[Value]:
     return found
 
 
-def _is_cut(value: Value, users: Sequence[Value]) -> bool:
-    """Whether a sum is only used in parts, of which each device of a group has another."""
+def _part(value: Value, users: Sequence[Value]) -> tuple[int, ...] | None:
+    """The part of a sum of which each device of a group has another, if only parts are used."""
     if value.op != "all-reduce" or not users or any(own.op != "slice" for own in users):
-        return False
-    return all(_are_apart(value, own) for own in users)
+        return None
+    return users[0].shape if all(_are_apart(value, own) for own in users) else None
+
+
+def _input(value: Value, positions_of: dict[int, int]) -> int | None:
+    """The input whose positions a value is made of alone."""
+    while id(value) not in positions_of and len(value.operands) == 1:
+        (value,) = value.operands
+    return positions_of.get(id(value))
+
+
+def _is_of_sum(value: Value, users: dict[int, list[Value]]) -> bool:
+    """Whether a scatter reads a value, or what is made of it without a collective."""
+    open_ = [value]
+    while open_:
+        for own in users.get(id(open_.pop()), ()):
+            if own.op == "scatter":
+                return True
+            if own.op not in COLLECTIVES and own.op != "gather":
+                open_.append(own)
+    return False
 
 
 def _are_apart(value: Value, part: Value) -> bool:

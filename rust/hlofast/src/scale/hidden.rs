@@ -26,7 +26,7 @@ impl Spread<'_> {
             let Some(dim) = dim.filter(|dim| self.get(*dim).is_none()) else { continue };
             let size = self.places.size(dim);
             if size > 1 {
-                let symbol = self.symbols.add(Symbol { size, sum: None });
+                let symbol = self.symbols.add(Symbol { size, ..Symbol::default() });
                 found.insert(symbol);
                 self.current = row;
                 self.set(dim, vec![Factor::of_symbol(symbol, size)]);

@@ -16,6 +16,7 @@ mod collectives;
 mod devices;
 mod division;
 mod fast;
+mod free;
 mod hidden;
 mod moves;
 mod ones;

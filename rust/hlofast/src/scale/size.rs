@@ -5,6 +5,8 @@
 //! constant added, times a fraction, divided or multiplied by sizes of mesh axes. Symbols that meet
 //! in one dimension are one symbol; `Symbols` joins them.
 
+use std::collections::HashMap;
+
 /// Most mesh axes that a factor can count.
 pub(super) const MOST_AXES: usize = 8;
 /// The symbol of a constant factor.
@@ -171,6 +173,8 @@ pub(super) struct Symbol {
     pub size: i64,
     /// The sum that the symbol stands for.
     pub sum: Option<Vec<Dim>>,
+    /// An input of which it is a dimension, but not the first: the row of the entry parameter.
+    pub input: Option<u32>,
 }
 
 /// All symbols; joined symbols have one root each.
@@ -237,7 +241,29 @@ impl Symbols {
         if let Some(slot) = self.parents.get_mut(child as usize) {
             *slot = (parent, shift);
         }
+        let input = self.all.get(child as usize).and_then(|own| own.input);
+        if let Some(slot) = self.all.get_mut(parent as usize) {
+            slot.input = slot.input.or(input);
+        }
         true
+    }
+
+    /// Whether dimensions of two inputs are equally long.
+    pub fn has_inputs_of_one_length(&self) -> bool {
+        let mut known = HashMap::new();
+        self.all
+            .iter()
+            .filter_map(|own| Some((own.size, own.input?)))
+            .any(|(size, input)| size > 1 && *known.entry(size).or_insert(input) != input)
+    }
+
+    /// Whether two dimensions belong to different inputs.
+    pub fn are_of_two_inputs(&self, a: &[Factor], b: &[Factor]) -> bool {
+        let input = |own: &Factor| self.all.get(self.root(own.symbol).0 as usize)?.input;
+        a.iter().zip(b).any(|(a, b)| match (input(a), input(b)) {
+            (Some(a), Some(b)) => a != b,
+            _ => false,
+        })
     }
 }
 
@@ -245,7 +271,7 @@ impl Symbols {
 pub(super) struct Sizes<'a> {
     pub symbols: &'a Symbols,
     /// By root: the new size.
-    pub changed: std::collections::HashMap<u32, i64>,
+    pub changed: HashMap<u32, i64>,
     /// Sizes of the mesh axes, old and new.
     pub axes: Vec<(i64, i64)>,
 }

@@ -52,6 +52,10 @@ pub(super) struct Spread<'m> {
     pub open_slices: BTreeSet<(u32, ComputationId)>,
     /// Loops, and the root of the symbol that has one element per iteration.
     pub loops: (Vec<(Row, TripCount)>, HashMap<Row, u32>),
+    /// By dimension: whether no entry parameter determines the array.
+    pub free: Vec<bool>,
+    /// Whether sizes spread to such arrays.
+    fills_free: bool,
     /// Slices that together are their whole source, put together again later: rows, and the source.
     pub tiles: HashMap<Row, Row>,
     /// Which rules apply: sure ones come first, so that what several ways lead to is found the sure way.
@@ -90,6 +94,8 @@ impl<'m> Spread<'m> {
             sliced: Vec::new(),
             open_slices: BTreeSet::new(),
             loops: (Vec::new(), HashMap::new()),
+            free: Vec::new(),
+            fills_free: false,
             tiles: HashMap::new(),
             trust: Trust::Same,
             stage: How::Followed,
@@ -104,6 +110,9 @@ impl<'m> Spread<'m> {
     pub fn run(&mut self) {
         self.tie_results();
         self.find_tiles();
+        if self.symbols.has_inputs_of_one_length() {
+            self.free = self.find_free();
+        }
         self.settle(Trust::Same);
         // Dimensions that count devices come first: a split by size alone would miss them.
         for row in self.module.rows() {
@@ -114,6 +123,10 @@ impl<'m> Spread<'m> {
         }
         self.settle(Trust::Split);
         self.settle(Trust::Dealt);
+        if !self.free.is_empty() {
+            self.fills_free = true;
+            self.settle(Trust::Dealt);
+        }
         self.loops = self.find_loops();
         self.drain();
         // A dimension of one element that nothing determines hinders the others of a reshape.
@@ -189,11 +202,19 @@ impl<'m> Spread<'m> {
 
     /// Sets a dimension, or joins it with what it is already.
     pub fn set(&mut self, dim: u32, value: Dim) {
-        if size_of(&value) != Some(self.places.size(dim)) {
+        if size_of(&value) != Some(self.places.size(dim)) || (self.is_free(dim) && !self.fills_free)
+        {
             return;
         }
         if let Some(Some(known)) = self.dims.get(dim as usize) {
-            if self.stage == How::Followed && !self.symbols.join(known, &value) {
+            if self.stage != How::Followed
+                || (self.fills_free
+                    && self.symbols.are_of_two_inputs(known, &value)
+                    && self.meets_free())
+            {
+                return;
+            }
+            if !self.symbols.join(known, &value) {
                 self.conflicts.push(self.current);
             }
             return;
@@ -226,7 +247,7 @@ impl<'m> Spread<'m> {
 
     /// Makes a symbol that stands for the sum of dimensions.
     pub fn sum(&mut self, parts: Vec<Dim>, size: i64) -> Factor {
-        Factor::of_symbol(self.symbols.add(Symbol { size, sum: Some(parts) }), size)
+        Factor::of_symbol(self.symbols.add(Symbol { size, sum: Some(parts), input: None }), size)
     }
 
     /// Two dimensions are the same.

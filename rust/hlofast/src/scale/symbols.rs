@@ -146,7 +146,11 @@ impl Spread<'_> {
                             _ => factor.parts = factor.parts.saturating_mul(*size),
                         }
                     }
-                    factor.symbol = self.symbols.add(Symbol { size: whole, sum: None });
+                    let is_integer = matches!(kind, ElementKind::Signed | ElementKind::Unsigned);
+                    let is_state = donated.contains(&number);
+                    let is_length = dimension > 0 && is_integer && !is_state;
+                    let input = is_length.then_some(row.0);
+                    factor.symbol = self.symbols.add(Symbol { size: whole, sum: None, input });
                     seeds.all.push(Seed {
                         symbol: factor.symbol,
                         row,
@@ -154,8 +158,8 @@ impl Spread<'_> {
                         dimension,
                         axes,
                         name: name.clone(),
-                        is_integer: matches!(kind, ElementKind::Signed | ElementKind::Unsigned),
-                        is_state: donated.contains(&number),
+                        is_integer,
+                        is_state,
                         rank: slot.len(),
                     });
                     self.set(dim, vec![factor]);
