@@ -318,6 +318,8 @@ def unlike(name: str) -> list[str]:
     for program in dict.fromkeys(own["program"] for own in records):
         parts = []
         for suffix, label in ((".none", "after optimisation"), (".none.before", "before")):
+            if program + suffix not in texts:
+                continue
             module = hlofast.loads(texts[program + suffix])
             policies = module.remat().policies
             found_peaks = {} if policies is None else {"none": policies.peak}
