@@ -72,7 +72,7 @@ _LITTLE = 0.75
 _FOLLOWS = 0.1
 """The share of the batch's change below which FLOPs do not follow it."""
 MOSTLY = 0.8
-"""The share of the batch's change that the FLOPs of a step follow, whose optimizer may have some."""
+"""The share of the change that the FLOPs of a whole step follow; its optimizer may have some."""
 
 
 def undecided(result: WhatIf) -> dict[str, str]:
