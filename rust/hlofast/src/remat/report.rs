@@ -176,12 +176,13 @@ fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Re
     let executions = Executions::new(module, cost, attribution);
     let is_within = within_clones(module);
     let mut recomputed = Vec::new();
+    let mut has_phase = false;
     let is_collective = |row: Row| CollectiveKind::of_opcode(module.opcode(row)).is_some();
     for row in module.rows() {
+        let is_clone = is_compiler_clone(module, row);
         let is_again = attribution.phase[row.0 as usize] == Phase::Recompute;
-        let by = if is_compiler_clone(module, row)
-            || (is_again && is_within[module.computation_of(row).0 as usize])
-        {
+        has_phase |= is_again && !is_clone;
+        let by = if is_clone || (is_again && is_within[module.computation_of(row).0 as usize]) {
             RecomputedBy::Compiler
         } else if is_again {
             RecomputedBy::Program
@@ -197,7 +198,7 @@ fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Re
         let is_collective = is_collective(row);
         recomputed.push(Recomputed { row, by, executions, twin: None, is_collective });
     }
-    if recomputed.iter().any(|entry| entry.by == RecomputedBy::Program) {
+    if has_phase {
         return recomputed;
     }
     for (row, twin) in twins(module, attribution) {
