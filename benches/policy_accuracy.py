@@ -304,31 +304,39 @@ def chosen() -> list[str]:
     return lines
 
 
-def unlike() -> list[str]:
-    """Peaks of the train steps of `make_unlike.py`: one line for each program.
+def unlike(name: str) -> list[str]:
+    """Peaks of the train steps of `make_unlike.py` or `make_unlike2.py`: one line for each program.
 
-    The rule that lets gradients run early was found on the first two programs; the others judge it.
+    The rule that lets gradients run early was found on the first two programs of the first set; its
+    others and the second set judge it.
     """
-    lines = (FIXTURES / "policies" / "unlike.jsonl").read_text().splitlines()
+    lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     peaks = {(own["program"], own["policy"]): own["peak"] for own in records}
-    texts = policy_texts.unpack("unlike")
+    texts = policy_texts.unpack(name)
     found = []
     for program in dict.fromkeys(own["program"] for own in records):
-        nothing = peaks[program, "nothing"]
-        errors: list[str] = []
-        for name in (f"{program}.none", f"{program}.none.before"):
-            policies = hlofast.loads(texts[name]).remat().policies
-            if policies is None:
-                errors += ["not modelled"]
+        parts = []
+        for suffix, label in ((".none", "after optimisation"), (".none.before", "before")):
+            if program + suffix not in texts:
                 continue
-            if name.endswith("before"):
-                errors.append(f"as compiled {policies.peak / peaks[program, 'none'] - 1:+.1%}")
-            error = policies.policy("nothing_saveable").peak / nothing - 1
-            errors.append(f"nothing saved {error:+.1%}")
-        found.append(
-            f"{program}: after optimisation {'; before '.join((errors[0], ', '.join(errors[1:])))}"
-        )
+            module = hlofast.loads(texts[program + suffix])
+            policies = module.remat().policies
+            found_peaks = {} if policies is None else {"none": policies.peak}
+            if suffix == ".none":
+                found_peaks["none"] = module.memory().hbm_peak
+            for policy, called in BUILT_IN.items():
+                if policies is not None and (program, policy) in peaks:
+                    found_peaks[policy] = policies.policy(called).peak
+            errors = [
+                f"{policy} {own / peaks[program, policy] - 1:+.1%}"
+                for policy, own in found_peaks.items()
+                if own is not None
+            ]
+            if policies is None:
+                errors.append("policies not modelled")
+            parts.append(f"{label} {', '.join(errors)}")
+        found.append(f"{program}: {'; '.join(parts)}")
     return found
 
 
@@ -444,7 +452,8 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    print("train steps unlike the others", *unlike(), sep="\n  ")
+    for name in ("unlike", "unlike2"):
+        print(f"train steps unlike the others: {name}", *unlike(name), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
     parts = {"fitted": (False,), "held out": (True,), "both": (False, True)}
     for (kind, known), is_plain in itertools.product(steps(given.groups).items(), (True, False)):

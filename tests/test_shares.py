@@ -93,3 +93,10 @@ def test_the_program_of_one_device_keeps_its_figures():
     verdict = module.with_context(device="tpu-v5e").verdict()
     assert {figure.key for figure in verdict.figures if figure.value is None} == set()
     assert "global" not in {note.code for note in module.memory().notes}
+
+
+def test_figures_inside_shard_map_are_said_to_be_of_one_device():
+    (said,) = (n.text for n in load("shard_map.before").cost().notes if n.code == "global")
+    assert said.endswith("together, except inside shard_map, whose shapes are those of one device")
+    (said,) = (n.text for n in load("tp.before").cost().notes if n.code == "global")
+    assert said.endswith("together")

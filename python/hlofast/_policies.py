@@ -597,4 +597,8 @@ def policies_of(remat: Remat) -> Policies | str:
         data = remat._data.policies(seconds, host)
     except ValueError as error:
         return fields.REASONS[str(error)]
-    return Policies(remat, data, hbm, usable)
+    policies = Policies(remat, data, hbm, usable)
+    least = policies.policy("nothing_saveable")
+    if not policies.is_checkpointed and least.kept > policies.as_compiled.kept:
+        return fields.REASONS["other-layers"]
+    return policies

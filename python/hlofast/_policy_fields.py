@@ -337,6 +337,10 @@ REASONS = {
         "without a loop there before optimisation: give the text before optimisation if there is a "
         "scan, or a text compiled without offloading"
     ),
+    "other-layers": (
+        "the layers that the model finds are not those of the program: if they saved nothing, they "
+        "would keep more bytes than the step keeps as it is, so no policy can be modelled"
+    ),
     "memory": "the memory of the module cannot be counted, so no policy can be modelled",
 }
-"""Why no policy can be modelled, by the words of `NoPolicies`."""
+"""Why no policy can be modelled, by the words of `NoPolicies` and `policies_of`."""

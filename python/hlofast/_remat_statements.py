@@ -28,6 +28,8 @@ SHOWN = 6
 
 LEAST_GATHER = 1 << 16
 """Bytes below which a kept gather gets no advice: token ids, tables of positions."""
+PART_OF_KEPT = 1000
+"""Neither does what is less than this part of all kept bytes: the likelihood of each token."""
 
 NAMING = (
     "save neither the tensor nor the shard before the constraint that gathers it{where}: pass "
@@ -267,7 +269,8 @@ def _kept_gathers(program: _Tables) -> list[Statement]:
         if any(other.advice for other in made):
             advice = f"the change above, before the constraint{where}" if where else SAID
         is_float = copy["shape"].startswith(("f", "bf", "c"))
-        if total < LEAST_GATHER or not is_float:
+        least = sum(row["bytes"] or 0 for row in program.residuals) // PART_OF_KEPT
+        if total < max(LEAST_GATHER, least) or not is_float:
             advice = None
         made.append(
             program.state("gather-kept", text, proof, advice, gathers=len(rows), bytes=total)

@@ -129,7 +129,15 @@ def note(module: Module) -> Note | None:
         return None
     said = "" if own.is_written else "; it writes no shardings, so the share of a device is unknown"
     text = f"not partitioned yet: figures cover all {own.devices:,} devices together{said}"
+    if _enters_shard_map(module):
+        text += ", except inside shard_map, whose shapes are those of one device"
     return Note("global", text, num_partitions=own.devices)
+
+
+def _enters_shard_map(module: Module) -> bool:
+    """Whether a part of the program is written for one device; with Shardy and without it."""
+    text = module.text
+    return '"xla.sdy.GlobalToLocalShape"' in text or '"SPMDFullToShardShape"' in text
 
 
 def sections(own: Shares | None, names: tuple[str, ...]) -> tuple[Section, ...]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LEAST_GAIN = 0.01
 """The share of the step that another checkpoint policy must save to be named."""
+LEAST_SHARE = 0.001
+"""The share of the step that a finding must cost to be named; `lint` lists every finding."""
 _OF_CHECKPOINTS = frozenset(("recomputed-collectives", "recomputed-twice"))
 """Findings of what checkpoints recompute, part of which another policy would keep."""
 
@@ -181,10 +183,16 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
 
 
 def _findings(verdict: Verdict) -> list[Statement]:
-    """Returns the findings of `lint`, most costly first; a remedy stands at its first finding."""
+    """Returns the findings of `lint` that cost a part of the step that matters, most costly first.
+
+    A remedy stands at its first finding.
+    """
     statements = []
     said: set[str] = set()
+    step = next(figure.value for figure in verdict.figures if figure.key == "step")
     for finding in verdict.findings:
+        if finding.seconds is not None and finding.seconds < LEAST_SHARE * (step or 0.0):
+            continue
         stakes = []
         if finding.bytes is not None:
             words = {

@@ -236,7 +236,7 @@ class WhatIf(Result):
                 names = ", ".join(f"{symbol.name} ({symbol.size:,})" for symbol in own)
                 example = _word_for(own[0], own[1:])
                 raise ValueError(
-                    f"several dimensions are a {role}: {names}; name one by a part of its "
+                    f"several dimensions may be the {role}: {names}; name one by a part of its "
                     f"parameter's name, such as {example}={own[0].size}"
                 )
             return {symbol.number: read_size(role, wanted, symbol.size) for symbol in own}

@@ -74,6 +74,8 @@ _LITTLE = 0.75
 """The share of a batch up to which fewer sequences have to show in the FLOPs of matmuls."""
 _FOLLOWS = 0.1
 """The share of the batch's change below which FLOPs do not follow it."""
+MOSTLY = 0.8
+"""The share of the change that the FLOPs of a whole step follow; its optimizer may have some."""
 
 
 def undecided(result: WhatIf) -> dict[str, str]:
@@ -105,15 +107,24 @@ def ignores_batch(result: WhatIf) -> bool:
     The program then counts sequences in loops of its own, as pipelines do. It is not told for
     changes of the batch together with others, which may compensate it.
     """
+    share = followed(result)
+    return share is not None and abs(share) < _FOLLOWS
+
+
+def followed(result: WhatIf) -> float | None:
+    """Returns which share of a large change of the batch the FLOPs of matmuls follow.
+
+    None if the batch changes little, or not alone.
+    """
     asked = result.asked
     changed = [own for own in result.symbols if asked.get(own.number, own.size) != own.size]
     more = prod(asked[own.number] / own.size for own in changed if own.size)
     is_alone = result.new_mesh is None and all(own.role == "batch" for own in changed)
     if not is_alone or _LITTLE < more < 1 / _LITTLE:
-        return False
+        return None
     before = sum(_matmul_flops(result.module).values())
     after = sum(_matmul_flops(result.changed).values())
-    return before > 0 and abs(after / before - 1) < abs(more - 1) * _FOLLOWS
+    return (after / before - 1) / (more - 1) if before > 0 else None
 
 
 def grows_from_one(result: WhatIf) -> bool:

@@ -155,7 +155,17 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             f"batch, since {_what_if_decided.WHY[_what_if_decided.LOOPS]}",
             share=1.0,
         )
-    elif share := result.flops_undecided:
+        return
+    share = _what_if_decided.followed(result)
+    if share is not None and share < _what_if_decided.MOSTLY:
+        yield Note(
+            "batch-in-part",
+            f"FLOPs of matmuls follow {share:.0%} of the change of the batch: the text does not "
+            "tie a part of the step to the input, as with a random order of tokens; that part "
+            "keeps the sizes of the compiled batch in all figures",
+            share=share,
+        )
+    if share := result.flops_undecided:
         yield Note(
             "undecided-flops",
             f"the text does not decide FLOPs and times: matmuls with {share:.0%} of the FLOPs may "

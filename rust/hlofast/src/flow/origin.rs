@@ -293,6 +293,13 @@ fn tpu_call(
         b"\"ConcatBitcast\"" if through.slices => {
             next.extend(operands().map(|row| Place { row, path: place.path.clone() }));
         }
+        // The borders of `shard_map`: each result is the share of one device of an operand, or the whole.
+        b"\"xla.sdy.GlobalToLocalShape\"" | b"\"xla.sdy.LocalToGlobalShape\"" => {
+            let mut path = place.path.clone();
+            let is_many = module.operands(place.row).len() > 1;
+            let index = if is_many { path.pop()? as usize } else { 0 };
+            next.extend(operands().nth(index).map(|row| Place { row, path }));
+        }
         // A buffer without content.
         b"\"AllocateBuffer\"" => return Some(End::Constant(place.row)),
         // The start of an asynchronous collective returns its operand, then its result.

@@ -16,7 +16,7 @@ use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::recomputed_twice::{By, nested};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
-use crate::flow::Phase;
+use crate::flow::{Phase, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::{HashMap, HashSet};
@@ -71,8 +71,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         else {
             continue;
         };
-        let is_weight = collective.moved == Moved::Weight;
-        if is_weight || count == Some(0) || collective.group_size == Some(1) {
+        // No checkpoint policy keeps what the compiler repeats by itself because memory is short.
+        let is_other =
+            collective.moved == Moved::Weight || is_compiler_clone(program.module, collective.row);
+        if is_other || count == Some(0) || collective.group_size == Some(1) {
             continue;
         }
         let bytes = count.and_then(|count| payload.checked_mul(count));

@@ -177,7 +177,7 @@ impl<'a> Classes<'a> {
             return Class::GatheredWeight;
         }
         let phase = self.described(value).1;
-        let used = self.memory.sequence().get(value.last_step as usize);
+        let used = self.memory.sequence().get(self.last_step(value) as usize);
         if phase == Phase::Forward && used.is_some_and(|row| self.is_late(Row(*row))) {
             return Class::Residual;
         }
@@ -190,6 +190,16 @@ impl<'a> Classes<'a> {
             Phase::Unattributed => Class::Unknown,
             _ => Class::Temporary,
         }
+    }
+
+    /// The last step of the buffer that holds `value`: within a loop, the stacks of its results are
+    /// values of their own that end with the loop's body.
+    fn last_step(&self, value: &LiveValue) -> u32 {
+        let buffers = &self.memory.buffers;
+        let is_one = (value.buffer as usize) < buffers.len();
+        let values = if is_one { buffers.values(value.buffer as usize) } else { &[] };
+        let ends = values.iter().map(|value| self.memory.ranges.ends[*value as usize]);
+        ends.max().unwrap_or(0).max(value.last_step)
     }
 
     fn phase(&self, row: Row) -> Phase {

@@ -6,7 +6,7 @@ use crate::comms::{CollectiveKind, Collectives, Moved};
 use crate::cost::{Cost, Executions};
 use crate::flow::{Attribution, Phase, is_compiler_clone};
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
 
 /// The origin of a recomputation.
@@ -174,12 +174,17 @@ fn constraints(module: &Module) -> Vec<Row> {
 /// Finds repetitions by the program and the compiler first, by their names, and then twins.
 fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Recomputed> {
     let executions = Executions::new(module, cost, attribution);
+    let is_within = within_clones(module);
     let mut recomputed = Vec::new();
+    let mut has_phase = false;
     let is_collective = |row: Row| CollectiveKind::of_opcode(module.opcode(row)).is_some();
     for row in module.rows() {
-        let by = if is_compiler_clone(module, row) {
+        let is_clone = is_compiler_clone(module, row);
+        let is_again = attribution.phase[row.0 as usize] == Phase::Recompute;
+        has_phase |= is_again && !is_clone;
+        let by = if is_clone || (is_again && is_within[module.computation_of(row).0 as usize]) {
             RecomputedBy::Compiler
-        } else if attribution.phase[row.0 as usize] == Phase::Recompute {
+        } else if is_again {
             RecomputedBy::Program
         } else {
             continue;
@@ -193,7 +198,7 @@ fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Re
         let is_collective = is_collective(row);
         recomputed.push(Recomputed { row, by, executions, twin: None, is_collective });
     }
-    if recomputed.iter().any(|entry| entry.by == RecomputedBy::Program) {
+    if has_phase {
         return recomputed;
     }
     for (row, twin) in twins(module, attribution) {
@@ -206,6 +211,21 @@ fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Re
     recomputed.sort_by_key(|entry| (entry.row, entry.by));
     recomputed.dedup_by_key(|entry| entry.row);
     recomputed
+}
+
+/// By computation: whether only copies that the compiler made call it, directly or not.
+fn within_clones(module: &Module) -> Vec<bool> {
+    let mut is_within = vec![false; module.computations().len()];
+    // A computation stands before its callers.
+    for id in (0..is_within.len() as u32).rev().map(ComputationId) {
+        let callers = module.callers(id);
+        is_within[id.0 as usize] = !callers.is_empty()
+            && callers.iter().map(|caller| Row(*caller)).all(|caller| {
+                is_compiler_clone(module, caller)
+                    || is_within[module.computation_of(caller).0 as usize]
+            });
+    }
+    is_within
 }
 
 fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -> Vec<Gather> {

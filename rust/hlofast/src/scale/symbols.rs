@@ -21,9 +21,14 @@ pub(super) struct Seed {
     pub axes: Vec<usize>,
     pub name: String,
     is_integer: bool,
+    /// Whether the parameter is the key of a random generator.
+    is_key: bool,
     is_state: bool,
     rank: usize,
 }
+
+/// Words of a key: of Threefry, and of the generator that JAX calls `rbg`.
+const KEYS: [i64; 2] = [2, 4];
 
 impl Seed {
     /// Number of dimensions of the parameter.
@@ -159,6 +164,9 @@ impl Spread<'_> {
                         axes,
                         name: name.clone(),
                         is_integer,
+                        is_key: kind == ElementKind::Unsigned
+                            && slot.len() == 1
+                            && KEYS.contains(&local),
                         is_state,
                         rank: slot.len(),
                     });
@@ -328,9 +336,10 @@ impl Spread<'_> {
             }
             rows
         };
-        let mut inputs = rows(&|seed| seed.is_integer && !seed.is_state && seed.rank > 0);
+        let may_hold = |seed: &Seed| !seed.is_state && !seed.is_key && seed.rank > 0;
+        let mut inputs = rows(&|seed| seed.is_integer && may_hold(seed));
         if inputs.is_empty() && has_state {
-            inputs = rows(&|seed| !seed.is_state && seed.rank > 0);
+            inputs = rows(&may_hold);
         }
         let first = |row: Row| {
             let own = seeds.all.iter().filter(|seed| seed.row == row);

@@ -1,0 +1,72 @@
+"""What is said of train steps that no part of hlofast was made with (`make_unlike2.py`)."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+pytestmark = pytest.mark.once
+
+
+@functools.cache
+def texts() -> dict[str, bytes]:
+    return policy_texts.unpack("unlike2")
+
+
+def load(name: str, **given: str) -> hlofast.Module:
+    return hlofast.loads(texts()[name], **given)
+
+
+def test_what_xla_repeats_on_its_own_is_the_compilers() -> None:
+    # The step has no jax.checkpoint; XLA repeats logits, within fusions, for lack of memory.
+    step = load("top.none", device="tpu-v5e")
+    facts = {fact.name: fact.value for fact in step.remat().facts}
+    assert facts["by_program"] == 0
+    assert facts["by_compiler"] > 0
+    (said,) = (own for own in step.remat().statements if own.code.startswith("recomputed-by"))
+    assert said.code == "recomputed-by-compiler"
+    assert "dot_general" in said.text and " 0 FLOP" not in said.text
+    # No checkpoint policy keeps the gathers that are repeated with them.
+    assert "recomputed-collectives" not in step.lint().counts()
+
+
+def test_stacks_are_residuals_while_the_forward_loop_writes_them() -> None:
+    memory = load("top.none").memory()
+    classes = {row["class"]: row["bytes"] for row in memory.by("class")}
+    assert classes["residual"] > 0.8 * memory.live_peak
+
+
+def test_weights_that_shard_map_gathers_are_weights() -> None:
+    gathers = load("manual.none.before").remat().gathers
+    assert len(gathers) == 6
+    assert {row["tensor_kind"] for row in gathers} == {"weight"}
+
+
+def test_layers_that_would_keep_more_than_the_step_are_not_its_layers() -> None:
+    remat = load("unet.none.before").remat()
+    assert remat.policies is None
+    assert "not those of the program" in (remat.no_policies or "")
+
+
+def test_the_key_of_a_random_generator_has_no_batch() -> None:
+    changed = load("mae.none.before").what_if(batch="0.5x")
+    assert changed.change == "batch 384 → 192"
+    # The random order of patches hides from the text that the encoder has the batch of the images.
+    (note,) = (own for own in changed.notes if own.code == "batch-in-part")
+    assert 0.1 < note.figures["share"] < 0.5
+    whole = load("muon.none.before").what_if(batch="0.5x")
+    assert "batch-in-part" not in {own.code for own in whole.notes}
+
+
+def test_findings_that_cost_next_to_nothing_are_not_what_to_change() -> None:
+    step = load("dit.none", device="tpu-v6e")
+    assert "batch-gathered" in step.lint().counts()
+    assert "batch-gathered" not in {own.code for own in step.verdict().statements}
