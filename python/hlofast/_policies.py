@@ -596,5 +596,7 @@ def policies_of(remat: Remat) -> Policies | str:
     try:
         data = remat._data.policies(seconds, host)
     except ValueError as error:
-        return fields.REASONS[str(error)]
+        reason, *rows = error.args
+        loops = [remat.module.instructions[row].name for row in rows]
+        return fields.REASONS[reason].format(*loops)
     return Policies(remat, data, hbm, usable)

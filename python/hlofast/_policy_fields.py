@@ -327,9 +327,9 @@ REASONS = {
         "stem from one line, so no policy can be modelled"
     ),
     "nested": (
-        "the layers are scanned in groups (a scan over layers inside a scan) whose inner loops do "
-        "not pair up in a forward and a backward one; the model of policies does not cover that: "
-        "give a text whose layers are in one scan"
+        "the layers are scanned in groups (a scan over layers inside a scan), and the stacks of the "
+        "loop `{}` do not pair it with one of the other pass, so the model of policies does not cover "
+        "it: give a text whose layers are in one scan"
     ),
     "offloaded": (
         "scheduled loops of the module have values in host memory that are not stacks as TPU "

@@ -5,7 +5,9 @@ use super::base::add;
 use super::graph::Graph;
 use super::groups::chain;
 use super::laid_groups::{Around, Laid, mark_slices};
+use super::laid_loops::share_states;
 use super::late::Late;
+use super::named::loops_around;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
 use super::run_order::{Transfers, order, shared};
@@ -56,6 +58,8 @@ pub struct Steps {
     pub last: Vec<Option<u32>>,
     /// Values that take the memory of others as these end.
     pub in_place: HashSet<u32, BuildMix>,
+    /// By node of a loop in a layer: the first step of the loop, which holds its results from then on.
+    began: HashMap<u32, u32, BuildMix>,
     /// By loop and element of its result: the node that takes the element.
     parts: HashMap<(u32, u32), u32, BuildMix>,
     /// The steps of the whole graph.
@@ -71,6 +75,7 @@ impl Steps {
             first: vec![0; count],
             last: vec![None; count],
             in_place: HashSet::default(),
+            began: HashMap::default(),
             parts: HashMap::default(),
             all: start..=start,
         }
@@ -78,6 +83,9 @@ impl Steps {
 
     /// The first step at which the value of a node takes memory of its own.
     pub fn held_from(&self, node: u32) -> u32 {
+        if let Some(began) = self.began.get(&node) {
+            return *began;
+        }
         self.runs[node as usize].saturating_add(u32::from(self.in_place.contains(&node)))
     }
 
@@ -103,7 +111,7 @@ pub struct Layout<'a> {
     pub cost: &'a Cost,
     pub local: &'a Local,
     places: Places,
-    budget: usize,
+    pub budget: usize,
     /// By step: the change from the step before.
     pub changes: Vec<i64>,
     /// By step: the row that runs.
@@ -235,12 +243,20 @@ impl Layout<'_> {
 
     /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
     /// the bytes of their values. None if the module is too large.
-    fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
+    pub fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
         let transfers = Transfers::of(graph, self.local, false);
         let start = self.rows.len() as u32;
         let mut steps = Steps::new(graph, start);
+        // By loop in a layer: the step at which it begins.
+        let mut began: HashMap<Row, u32, BuildMix> = HashMap::default();
         for node in order(graph, is_backward && transfers == Transfers::Many) {
             let own = graph.nodes[node as usize];
+            if let Some(row) = graph.within.get(&node).copied()
+                && !began.contains_key(&row)
+            {
+                began.insert(row, self.rows.len() as u32);
+                self.iteration_of(row, is_backward, depth)?;
+            }
             steps.first[node as usize] = self.rows.len() as u32;
             if graph.states.contains_key(&node) {
                 self.body_of(graph, node, depth)?;
@@ -253,6 +269,8 @@ impl Layout<'_> {
                 steps.parts.insert((whole, *index), part);
             }
         }
+        let of_loops = graph.within.iter();
+        steps.began = of_loops.filter_map(|(node, row)| Some((*node, *began.get(row)?))).collect();
         let end = (self.rows.len() as u32).saturating_sub(1).max(start);
         steps.all = start..=end;
         self.find_last(graph, &mut steps);
@@ -382,6 +400,7 @@ impl Layout<'_> {
                 self.mark_transfers(&mut graph);
                 let own = shared(&graph, |_, _, _| true);
                 graph.shared.extend(own);
+                share_states(&mut graph);
                 graph
             }
         };
@@ -503,7 +522,10 @@ impl Layout<'_> {
             own.own_bytes.extend(bytes);
         }
         let use_of = |node: usize| back_steps.of_use(&back, node as u32);
-        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true));
+        let loops = loops_around(module, backward);
+        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true, loops));
+        let body_id = module.called(forward, CallRole::Body)?;
+        body.keep_passing(self.cost, body_id, |body, node| self.bytes_of_shape(body, node));
         for node in 0..back.nodes.len() as u32 {
             let opcode = back.nodes[node as usize].opcode;
             if stays(&back, node) && opcode != Opcode::DynamicUpdateSlice {
@@ -536,7 +558,7 @@ impl Layout<'_> {
             is_again: false,
             body,
             back,
-            body_id: module.called(forward, CallRole::Body)?,
+            body_id,
             back_id: module.called(backward, CallRole::Body)?,
             stacks,
             stack_rows: Vec::new(),

@@ -58,19 +58,20 @@ impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
     /// products get the bytes of the program's values. `step_of` gives the step at which a node of the
     /// backward body runs, or is used last if it is cheap. Names tell whether the layers are checkpointed; in an `unoptimised` text
-    /// products that gradients do not change tell it too. `sizes` are the bytes of shapes.
+    /// products that gradients do not change tell it too. `sizes` are the bytes of shapes, `loops` the loops
+    /// around the body in names.
     pub fn new(
         module: &Module,
         step_of: impl Fn(usize) -> u32,
         body: &mut Graph,
         back: &Graph,
-        (sizes, unoptimised): (&[i64], bool),
+        (sizes, unoptimised, loops): (&[i64], bool, usize),
     ) -> Self {
-        let is_again = again(module, back);
+        let is_again = again(module, back, loops);
         let products = Products::new(module, body);
         body.wider = products.wider(module, body);
         let is_checkpointed =
-            is_checkpointed(module, back) || unoptimised && runs_again(back, &is_again);
+            is_checkpointed(module, back, loops) || unoptimised && runs_again(back, &is_again);
         let twin = match is_checkpointed {
             true => twins(module, body, &products, back, &is_again),
             false => vec![None; back.nodes.len()],
@@ -218,7 +219,7 @@ fn runs_again(back: &Graph, is_again: &[bool]) -> bool {
 }
 
 /// By node of a backward body: whether it is part of the forward pass.
-fn again(module: &Module, back: &Graph) -> Vec<bool> {
+fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
     for (number, node) in (0u32..).zip(&back.nodes) {
         let is_own = if node.element.is_some() {
@@ -227,7 +228,7 @@ fn again(module: &Module, back: &Graph) -> Vec<bool> {
                 || is_fetched(back, number)
         } else {
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
-            let is_named = || is_named_recomputed(module, node.row);
+            let is_named = || is_named_recomputed(module, node.row, loops);
             back.operands(number).iter().all(|own| is_again[*own as usize]) || is_named()
         };
         is_again.push(is_own);
