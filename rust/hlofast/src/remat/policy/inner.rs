@@ -182,6 +182,16 @@ impl Walk<'_> {
     }
 }
 
+/// Whether a node is a stack that a loop in a layer makes for the stack of all layers alone.
+pub fn is_only_stacked(body: &Graph, node: u32) -> bool {
+    let mut users = body.users(node).iter();
+    let is_stacking = |user: &u32| {
+        let is_update = body.nodes[*user as usize].opcode == Opcode::DynamicUpdateSlice;
+        is_update && body.operands(*user).get(1) == Some(&node)
+    };
+    body.within.contains_key(&node) && users.all(is_stacking)
+}
+
 /// The nodes that an element or a product reads, given the elements of the loop's initial state and the nodes
 /// of its products.
 pub fn nodes_read(read: &Read, state: &Value, products: &[Option<u32>]) -> Vec<u32> {

@@ -4,6 +4,7 @@ use super::NoPolicies;
 use super::base::add;
 use super::graph::Graph;
 use super::groups::chain;
+use super::inner::is_only_stacked;
 use super::laid_groups::{Around, Laid, mark_slices};
 use super::laid_loops::share_states;
 use super::late::Late;
@@ -224,7 +225,11 @@ impl Layout<'_> {
             return i64::try_from(bytes / i128::from(self.bits(graph, source))).unwrap_or(i64::MAX);
         }
         let shape = module.shape(own.row);
-        let leaf = match (own.element, shapes.tuple(shape)) {
+        // An element of the result of a loop in a layer has a place in the loop's tuple, too.
+        let is_result = own.row == graph.within.get(&node).copied().unwrap_or(Row(u32::MAX));
+        let index = graph.indices.get(&node).copied().filter(|_| is_result);
+        let index = own.element.or(index);
+        let leaf = match (index, shapes.tuple(shape)) {
             (Some(element), Some(elements)) => {
                 let before = elements.iter().take(element as usize);
                 before.map(|shape| shapes.leaf_count(*shape) as usize).sum()
@@ -234,7 +239,7 @@ impl Layout<'_> {
         let held = self.local.bytes(module, own.row, leaf);
         let whole = |shape| shapes.logical_bytes(shape).and_then(|own| i64::try_from(own).ok());
         let (wanted, of) = (whole(own.shape).unwrap_or(0), whole(shape).unwrap_or(0));
-        if own.element.is_some() || shape == own.shape || of == 0 {
+        if index.is_some() || shape == own.shape || of == 0 {
             return held;
         }
         // The sum that a loop adds up is split as its products are.
@@ -540,12 +545,25 @@ impl Layout<'_> {
             leaves.extend(node.element.map(|element| (element, number)));
         }
         for stack in &mut stacks {
+            if is_only_stacked(&body, stack.node) && stack.fore.is_empty() {
+                let runs = body_steps.runs[stack.node as usize];
+                let last = body_steps.last[stack.node as usize].unwrap_or(runs);
+                let steps = body_steps.held_from(stack.node)..=last;
+                stack.fore.push((self.bytes(&body, stack.node), steps));
+            }
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             let read = |user: &u32| {
                 let step = back_steps.of_use(&back, *user);
-                Read { step, last: step, late: step, feeds_product: false, copies: None }
+                let is_for_loop = back.nodes[*user as usize].opcode == Opcode::DynamicSlice
+                    && back.shared.contains(user)
+                    && back.users(*user).iter().any(|own| back.within.contains_key(own));
+                let copies = is_for_loop.then(|| {
+                    let last = back_steps.last[*user as usize].unwrap_or(step);
+                    vec![(self.bytes(&back, *user), back_steps.held_from(*user)..=last)]
+                });
+                Read { step, last: step, late: step, feeds_product: false, copies }
             };
             stack.reads = users.map(read).collect();
         }

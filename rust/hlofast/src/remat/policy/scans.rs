@@ -4,6 +4,7 @@ use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
+use super::inner::is_only_stacked;
 use super::late::Late;
 use super::loaded::readers;
 use super::named::loops_around;
@@ -396,6 +397,9 @@ impl Finder<'_> {
             false => Late::default(),
         };
         for stack in &mut stacks {
+            if is_only_stacked(&body, stack.node) && stack.fore.is_empty() {
+                stack.fore = self.buffers_of(&body, body_id, stack.node);
+            }
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));

@@ -3,6 +3,7 @@
 use super::graph::{Graph, Node};
 use super::groups::chain;
 use super::hosted;
+use super::is_collective;
 use super::pairs::{looped, trips_of};
 use super::scans::{Scan, is_heavy, stacked};
 use crate::cost::Cost;
@@ -176,7 +177,9 @@ fn multiplies_handed_on(body: &Graph, weights: &[u32]) -> bool {
         if own.opcode.is_matmul() && is_made(&of_weight) && is_made(&is_handed_on) {
             return true;
         }
-        of_weight[at] |= !is_heavy(own.opcode) && is_made(&of_weight);
+        // Devices gather their parts of a weight first.
+        let hands_on = !is_heavy(own.opcode) || is_collective(own.opcode);
+        of_weight[at] |= hands_on && is_made(&of_weight);
         is_handed_on[at] = is_made(&is_handed_on);
     }
     false

@@ -141,7 +141,9 @@ impl Builder<'_, '_> {
             results[index] = match &opened.results[index] {
                 Some(made) => {
                     let read = inner::nodes_read(&made.read, state, &products);
-                    Value::One(self.push(row, outer, Opcode::While, *shape, &read))
+                    let node = self.push(row, outer, Opcode::While, *shape, &read);
+                    self.graph.indices.insert(node, index as u32);
+                    Value::One(node)
                 }
                 None if body.root.element(index).node().is_some() => state.element(index),
                 None => Value::Nothing,
