@@ -244,6 +244,10 @@ NOT_EVERYTHING = (
     "does not show the elementwise values that JAX would keep; give a text compiled without "
     "checkpointing, whose figures are those of everything_saveable"
 )
+NOT_EVERYTHING_INSIDE = (
+    "everything_saveable cannot be modelled from a text with jax.checkpoint in a loop of its "
+    "layers: JAX would also keep the elementwise values in there, which the text does not show"
+)
 OTHER_FLOPS = (
     "of the {whole:,} FLOP that this text recomputes, {own:,} are matmuls and kernels of layers "
     "under jax.checkpoint, the only ones that policies count"
@@ -272,6 +276,8 @@ def error_of(policies: Policies) -> str:
 
 
 def _error_of(policies: Policies) -> str:
+    if policies.has_loops and policies.backend == "tpu":
+        return ERROR_LOOPS_BEFORE if policies.is_modelled else ERROR_LOOPS
     if policies.backend == "gpu":
         return ERROR_BEFORE_GPU if policies.is_modelled else ERROR_GPU
     if policies.is_modelled:
@@ -296,6 +302,8 @@ def steps_error_of(policies: Policies) -> str:
     if policies.backend == "gpu":
         return STEPS_ERROR_GPU_CHECKPOINTED if is_checkpointed else STEPS_ERROR_GPU
     if policies.backend != "tpu":
+        return STEPS_NOT_JUDGED
+    if policies.has_loops:
         return STEPS_NOT_JUDGED
     if policies.is_grouped:
         return STEPS_ERROR_GROUPS_CHECKPOINTED if is_checkpointed else STEPS_ERROR_GROUPS
@@ -327,9 +335,9 @@ REASONS = {
         "stem from one line, so no policy can be modelled"
     ),
     "nested": (
-        "the layers are scanned in groups (a scan over layers inside a scan), and the stacks of the "
-        "loop `{}` do not pair it with one of the other pass, so the model of policies does not cover "
-        "it: give a text whose layers are in one scan"
+        "the layers are scanned in groups (a scan over layers inside a scan), and the stacks of "
+        "the loop `{}` do not pair it with one of the other pass, so the model of policies does "
+        "not cover it: give a text whose layers are in one scan"
     ),
     "offloaded": (
         "scheduled loops of the module have values in host memory that are not stacks as TPU "

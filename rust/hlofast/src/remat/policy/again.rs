@@ -324,8 +324,10 @@ impl<'a> Again<'a> {
             }
             outcome.again.push(node.row);
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
-            // A reduction fused with a product takes the time of the product, which may be saved.
-            if is_dear || self.fixed.products.binary_search(&node.outer).is_err() {
+            // A reduction fused with a product takes the time of the product, which may be saved. A loop in
+            // the layer runs again for any of its results.
+            let is_in_loop = scan.body.within.contains_key(number);
+            if is_dear || is_in_loop || self.fixed.products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
             }
             let is_call = node.opcode == Opcode::CustomCall && node.whole.is_none();

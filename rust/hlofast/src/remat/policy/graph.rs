@@ -109,6 +109,8 @@ impl Graph {
             elements: HashMap::default(),
             budget,
             closed,
+            // Layers without a loop around them were judged with closed loops in them.
+            opens: id != module.entry() || !closed.is_empty(),
             key: Vec::new(),
         };
         let rows = module.computation(id).rows();
@@ -210,6 +212,8 @@ struct Builder<'a, 'b> {
     budget: &'b mut usize,
     /// Loops that are not opened.
     closed: &'a [Row],
+    /// Whether products in loops of the program are nodes of their own (`inner.rs`).
+    opens: bool,
     /// Scratch space for keys.
     key: Vec<u8>,
 }

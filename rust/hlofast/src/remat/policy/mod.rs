@@ -299,6 +299,16 @@ impl Policies {
             || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
     }
 
+    /// Whether a loop of the program runs in each layer of a scan.
+    pub fn has_loops(&self) -> bool {
+        self.scans.iter().any(|scan| !scan.body.within.is_empty())
+    }
+
+    /// Whether such a loop is under `jax.checkpoint` inside.
+    pub fn checkpoints_in_loops(&self) -> bool {
+        self.scans.iter().any(|scan| scan.recomputed.checkpoints_in_loops)
+    }
+
     /// Whether layers are scanned in groups that are not checkpointed themselves. XLA for TPUs refuses
     /// most of such programs if they move values to host memory, so the model does not cover that.
     pub fn is_grouped(&self) -> bool {

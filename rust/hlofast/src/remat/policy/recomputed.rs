@@ -48,6 +48,8 @@ pub struct Recomputed {
     is_anyway: Vec<bool>,
     /// Whether the layers are under `jax.checkpoint`.
     pub is_checkpointed: bool,
+    /// Whether a loop in the layers is under `jax.checkpoint` inside.
+    pub checkpoints_in_loops: bool,
     /// By node of the backward body: whether the gradients read it, also through cheap work.
     is_read: Vec<bool>,
     /// Live ranges of recomputed values: node of the backward body, bytes, steps.
@@ -85,6 +87,11 @@ impl Recomputed {
             is_fixed: is_fixed(module, body),
             products,
             is_checkpointed,
+            checkpoints_in_loops: back.within.keys().any(|node| {
+                let row = back.nodes[*node as usize].row;
+                is_named_recomputed(module, row, usize::MAX)
+                    && !is_named_recomputed(module, row, loops)
+            }),
             ..Recomputed::default()
         };
         // By node: the last step at which gradients read it.

@@ -38,6 +38,7 @@ impl Builder<'_, '_> {
             elements: HashMap::default(),
             budget: self.budget,
             closed: self.closed,
+            opens: self.opens,
             key: Vec::new(),
         };
         let root = inner.open(body, None, None, depth + 1, None)?;
@@ -45,7 +46,7 @@ impl Builder<'_, '_> {
         if inner.operands.offsets.is_empty() {
             inner.operands.offsets.push(0);
         }
-        if inner::is_of_program(module, row, &inner) {
+        if self.opens && inner::is_of_program(module, row, &inner) {
             inner.root = root;
             return self.results_of_program(row, outer, (state, elements), (body, &inner));
         }
