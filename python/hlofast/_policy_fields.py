@@ -181,6 +181,15 @@ ERROR_GROUPS_BEFORE = (
     "1.9 %, 84 % are within 5 %, and all within 9 %; where the groups are checkpointed too (3 "
     "programs) it is 3.4 %, 65 % are within 5 %, 97 % within 12 %, and the worst is 14 %"
 )
+ERROR_LOOPS = (
+    "a loop runs in each layer: compared with 4 programs with such loops, compiled for TPUs, peaks "
+    "with nothing saved are XX"
+)
+ERROR_LOOPS_BEFORE = (
+    "XLA has not scheduled the module, so all peaks are modelled from its graph, and a loop runs "
+    "in each layer: compared with 4 programs with such loops, compiled for TPUs, the peak as "
+    "compiled is XX"
+)
 STEPS = (
     "a policy changes the step time by recomputation, waiting for the host, storing, and memory "
     "relief: the time that a step short of memory loses to XLA's own rematerialisation and to late "

@@ -148,6 +148,10 @@ impl<'a> Again<'a> {
                 }
                 outcome.saved.extend(fixed.savable[at]);
                 let size = fixed.kept_bytes_of(at as u32);
+                // A loop that runs again gets what is kept of a product in it as a slice of the stack.
+                if body.passing.contains_key(&(at as u32)) {
+                    again.heavy.push((at as u32, size));
+                }
                 match state.fate {
                     Fate::Offloaded => moved.push((at, size)),
                     _ => again.kept = again.kept.saturating_add(size),
@@ -278,8 +282,9 @@ impl<'a> Again<'a> {
                 continue;
             }
             // The value itself stays in memory, so a copy out of the stack is not needed.
-            for (size, live) in stack.reads.iter().filter_map(|read| read.copies.as_ref()).flatten()
-            {
+            let is_kept = self.states[stack.node as usize].is_kept();
+            let reads = stack.reads.iter().filter(|read| !(is_kept && read.for_loop));
+            for (size, live) in reads.filter_map(|read| read.copies.as_ref()).flatten() {
                 bytes.add(live.clone(), -size);
             }
         }

@@ -13,6 +13,9 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
 
+/// Limit on the rows that rearrange a product before it is stacked.
+const MOST_STEPS: usize = 16;
+
 /// A product in the body of a loop.
 pub struct Product {
     /// Its value in the body.
@@ -94,7 +97,10 @@ pub fn open(module: &Module, body: &Graph, count: usize, budget: &mut usize) -> 
         };
         let product = stacked(body, index as u32).and_then(|value| {
             let mut at = value;
-            while is_rearrangement(body.nodes[at as usize].opcode) && !number.contains_key(&at) {
+            for _ in 0..MOST_STEPS {
+                if number.contains_key(&at) || !is_rearrangement(body.nodes[at as usize].opcode) {
+                    break;
+                }
                 at = *body.operands(at).first()?;
             }
             number.get(&at).copied()

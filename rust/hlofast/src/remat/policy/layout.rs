@@ -556,14 +556,14 @@ impl Layout<'_> {
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             let read = |user: &u32| {
                 let step = back_steps.of_use(&back, *user);
-                let is_for_loop = back.nodes[*user as usize].opcode == Opcode::DynamicSlice
+                let for_loop = back.nodes[*user as usize].opcode == Opcode::DynamicSlice
                     && back.shared.contains(user)
                     && back.users(*user).iter().any(|own| back.within.contains_key(own));
-                let copies = is_for_loop.then(|| {
+                let copies = for_loop.then(|| {
                     let last = back_steps.last[*user as usize].unwrap_or(step);
                     vec![(self.bytes(&back, *user), back_steps.held_from(*user)..=last)]
                 });
-                Read { step, last: step, late: step, feeds_product: false, copies }
+                Read { step, last: step, late: step, feeds_product: false, for_loop, copies }
             };
             stack.reads = users.map(read).collect();
         }

@@ -23,7 +23,8 @@ impl Finder<'_> {
     pub fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
         let node = &back.nodes[user as usize];
         let step = self.memory.step_of(node.outer).unwrap_or(end);
-        let mut read = Read { step, last: step, late: 0, feeds_product: false, copies: None };
+        let mut read =
+            Read { step, last: step, late: 0, feeds_product: false, for_loop: false, copies: None };
         let mut stack = vec![(user, 0)];
         let mut opened = 0;
         while let Some((at, depth)) = stack.pop() {
@@ -43,8 +44,9 @@ impl Finder<'_> {
             back.result(node.outer).leaves(&mut made, &mut 0);
             made.contains(&user) && back.users(user).iter().any(|own| back.within.contains_key(own))
         };
+        read.for_loop = node.opcode == Opcode::DynamicSlice && is_for_loop();
         let is_copy = node.opcode == Opcode::DynamicSlice
-            && (back.result(node.outer).node() == Some(user) || is_for_loop());
+            && (back.result(node.outer).node() == Some(user) || read.for_loop);
         if is_copy {
             let same = self.numbered(self.by_row.get(&node.outer));
             let same = same.filter(|value| node_of(back, value) == Some(user));

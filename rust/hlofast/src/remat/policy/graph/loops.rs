@@ -117,6 +117,7 @@ impl Builder<'_, '_> {
         for (number, own) in opened.products.iter().enumerate() {
             let Some(made_by) = own.rows.first() else { continue };
             let read = inner::nodes_read(&own.read, state, &products);
+            *self.budget = self.budget.checked_sub(read.len())?;
             let (shape, opcode) = match stacks[number] {
                 Some(index) => (elements[index], Opcode::Convolution),
                 None => (own.shape, Opcode::Dot),
@@ -142,6 +143,7 @@ impl Builder<'_, '_> {
             results[index] = match &opened.results[index] {
                 Some(made) => {
                     let read = inner::nodes_read(&made.read, state, &products);
+                    *self.budget = self.budget.checked_sub(read.len())?;
                     let node = self.push(row, outer, Opcode::While, *shape, &read);
                     self.graph.indices.insert(node, index as u32);
                     Value::One(node)
