@@ -347,7 +347,9 @@ def inner_loops() -> list[str]:
             if policies is None:
                 parts.append("not modelled")
                 continue
-            figures = [f"as compiled {policies.peak / none['peak'] - 1:+.1%}"]
+            figures = []
+            if policies.is_modelled:
+                figures.append(f"as compiled {policies.peak / none['peak'] - 1:+.1%}")
             for policy, own in (
                 (own["policy"], own) for own in records if own["program"] == program
             ):

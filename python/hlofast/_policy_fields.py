@@ -182,13 +182,15 @@ ERROR_GROUPS_BEFORE = (
     "programs) it is 3.4 %, 65 % are within 5 %, 97 % within 12 %, and the worst is 14 %"
 )
 ERROR_LOOPS = (
-    "a loop runs in each layer: compared with 4 programs with such loops, compiled for TPUs, peaks "
-    "with nothing saved are XX"
+    "peaks under other policies are modelled; a loop runs in each layer: on 4 programs with such "
+    "loops compiled for TPUs with nothing saved, the errors are 0 %, 1 %, 7 %, and 40 % where the "
+    "text keeps the logits beyond the backward loop; with matmuls saved 4 % on one"
 )
 ERROR_LOOPS_BEFORE = (
     "XLA has not scheduled the module, so all peaks are modelled from its graph, and a loop runs "
-    "in each layer: compared with 4 programs with such loops, compiled for TPUs, the peak as "
-    "compiled is XX"
+    "in each layer: on 4 programs with such loops compiled for TPUs, the peak as compiled is off "
+    "by at most 2 %, with nothing saved by 1, 3 and 5 %, and 18 % too low where attention and a "
+    "loop over experts are in one layer; with matmuls saved by 11 % on one"
 )
 STEPS = (
     "a policy changes the step time by recomputation, waiting for the host, storing, and memory "

@@ -159,6 +159,12 @@ impl Graph {
         }
     }
 
+    /// The row whose operation name tells the phase of a node: the loop in which it is, since names in a loop
+    /// do not tell what is around it before optimisation.
+    pub fn named_by(&self, node: u32) -> Row {
+        self.within.get(&node).copied().unwrap_or(self.nodes[node as usize].row)
+    }
+
     /// The operands of a node.
     pub fn operands(&self, node: u32) -> &[u32] {
         self.operands.get(node)

@@ -75,8 +75,8 @@ pub fn components(module: &Module, row: Row) -> impl Iterator<Item = &[u8]> {
 pub fn is_checkpointed(module: &Module, back: &Graph, loops: usize) -> bool {
     let columns = module.metadata_columns();
     let mut is_known = vec![false; columns.op_names.len()];
-    (0u32..).zip(&back.nodes).any(|(number, node)| {
-        let row = back.within.get(&number).copied().unwrap_or(node.row);
+    (0..back.nodes.len() as u32).any(|number| {
+        let row = back.named_by(number);
         let id = columns.op_name.get(row.0 as usize).copied().unwrap_or(-1);
         let Some(id) = usize::try_from(id).ok().filter(|id| *id < is_known.len()) else {
             return false;

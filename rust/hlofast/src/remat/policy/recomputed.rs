@@ -87,10 +87,10 @@ impl Recomputed {
             is_fixed: is_fixed(module, body),
             products,
             is_checkpointed,
-            checkpoints_in_loops: back.within.keys().any(|node| {
-                let row = back.nodes[*node as usize].row;
-                is_named_recomputed(module, row, usize::MAX)
-                    && !is_named_recomputed(module, row, loops)
+            checkpoints_in_loops: back.within.iter().any(|(node, row)| {
+                let own = back.nodes[*node as usize].row;
+                is_named_recomputed(module, own, usize::MAX)
+                    && !is_named_recomputed(module, *row, loops)
             }),
             ..Recomputed::default()
         };
@@ -235,7 +235,7 @@ fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
                 || is_fetched(back, number)
         } else {
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
-            let is_named = || is_named_recomputed(module, node.row, loops);
+            let is_named = || is_named_recomputed(module, back.named_by(number), loops);
             back.operands(number).iter().all(|own| is_again[*own as usize]) || is_named()
         };
         is_again.push(is_own);
