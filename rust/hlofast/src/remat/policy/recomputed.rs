@@ -220,9 +220,12 @@ fn is_fixed(module: &Module, body: &Graph) -> Vec<bool> {
     is_fixed
 }
 
-/// Whether a backward body computes products of the forward pass.
+/// Whether a backward body computes products of the forward pass: not in a loop in the layer, which may be
+/// checkpointed itself.
 fn runs_again(back: &Graph, is_again: &[bool]) -> bool {
-    back.nodes.iter().zip(is_again).any(|(node, is_again)| *is_again && node.opcode.is_matmul())
+    (0u32..).zip(&back.nodes).zip(is_again).any(|((number, node), is_again)| {
+        *is_again && node.opcode.is_matmul() && !back.within.contains_key(&number)
+    })
 }
 
 /// By node of a backward body: whether it is part of the forward pass.
