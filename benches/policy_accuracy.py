@@ -340,6 +340,38 @@ def unlike(name: str) -> list[str]:
     return found
 
 
+def inner_loops() -> list[str]:
+    """Peaks and FLOPs of the train steps of `make_inner_loops.py`: one line for each program."""
+    lines = (FIXTURES / "policies" / "inner_loops.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    truth = {(own["program"], own["policy"]): own for own in records}
+    texts = policy_texts.unpack("inner_loops")
+    found = []
+    for program in dict.fromkeys(own["program"] for own in records):
+        none = truth[program, "none"]
+        parts: list[str] = []
+        for name in (f"{program}.none", f"{program}.none.before"):
+            policies = hlofast.loads(texts[name]).remat().policies
+            if policies is None:
+                parts.append("not modelled")
+                continue
+            figures = []
+            if policies.is_modelled:
+                figures.append(f"as compiled {policies.peak / none['peak'] - 1:+.1%}")
+            for policy, own in (
+                (own["policy"], own) for own in records if own["program"] == program
+            ):
+                if policy == "none":
+                    continue
+                outcome = policies.policy(BUILT_IN[policy])
+                again = own["flops"] - none["flops"]
+                is_same = "" if outcome.recomputed_flops == again else " (other FLOPs)"
+                figures.append(f"{policy} {outcome.peak / own['peak'] - 1:+.1%}{is_same}")
+            parts.append(", ".join(figures))
+        found.append(f"{program}: after optimisation {'; before '.join(parts)}")
+    return found
+
+
 def chip_of(program: str) -> str:
     """The chip that a program is compiled for."""
     return next(part for part in program.split("_") if part in LIMITS)
@@ -454,6 +486,7 @@ def main() -> None:
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
     for name in ("unlike", "unlike2"):
         print(f"train steps unlike the others: {name}", *unlike(name), sep="\n  ")
+    print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
     parts = {"fitted": (False,), "held out": (True,), "both": (False, True)}
     for (kind, known), is_plain in itertools.product(steps(given.groups).items(), (True, False)):

@@ -195,6 +195,10 @@ class PolicyData:
         """Bytes that the module as it is keeps from forward to backward loops."""
     def is_checkpointed(self) -> bool:
         """Whether layers are checkpointed in the module as it is."""
+    def has_loops(self) -> bool:
+        """Whether a loop of the program runs in each layer."""
+    def checkpoints_in_loops(self) -> bool:
+        """Whether such a loop is under `jax.checkpoint` inside."""
     def grouped(self) -> str:
         """How layers are scanned in groups: `no`, `yes`, `checkpointed` (the groups themselves)."""
 

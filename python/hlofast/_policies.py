@@ -96,6 +96,11 @@ class Policies:
         return self.module.summary().backend or of_device
 
     @property
+    def has_loops(self) -> bool:
+        """Whether a loop runs in each layer: over parts of attention, over time, over experts."""
+        return self._data.has_loops()
+
+    @property
     def is_grouped(self) -> bool:
         """Whether the layers are scanned in groups: a scan over layers inside a scan."""
         return self._data.grouped() != "no"
@@ -155,8 +160,8 @@ class Policies:
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
             raise ValueError(f"no policy {name!r}{hint} known: {', '.join(BUILT_IN)}")
-        if name == EVERYTHING and self.is_checkpointed:
-            raise ValueError(fields.NOT_EVERYTHING)
+        if name == EVERYTHING and self._why_not_everything is not None:
+            raise ValueError(self._why_not_everything)
         if offload and self._data.grouped() == "yes":
             raise ValueError(fields.GROUPS_ON_HOST)
         save = (save,) if isinstance(save, str) else save
@@ -190,8 +195,16 @@ class Policies:
     @property
     def _built_in(self) -> list[Policy]:
         """The policies of JAX that can be modelled from the text."""
-        known = [name for name in BUILT_IN if name != EVERYTHING or not self.is_checkpointed]
+        is_known = self._why_not_everything is None
+        known = [name for name in BUILT_IN if name != EVERYTHING or is_known]
         return [self.policy(name) for name in known]
+
+    @property
+    def _why_not_everything(self) -> str | None:
+        """Why the text does not show what `everything_saveable` keeps; None if it does."""
+        if self.is_checkpointed:
+            return fields.NOT_EVERYTHING
+        return fields.NOT_EVERYTHING_INSIDE if self._data.checkpoints_in_loops() else None
 
     @property
     def as_compiled(self) -> Policy:
@@ -421,8 +434,8 @@ class Policies:
             text = fields.OTHER_FLOPS if together == 1 else fields.OTHER_FLOPS_TOGETHER
             text = text.format(whole=whole, own=own, devices=together)
             yield Note("policy-recomputed", text)
-        if self.is_checkpointed:
-            yield Note("policy-everything", fields.NOT_EVERYTHING)
+        if self._why_not_everything is not None:
+            yield Note("policy-everything", self._why_not_everything)
         known = [self.as_compiled, *self._built_in]
         if any(own.recomputed_flops is None for own in known):
             yield Note("policy-flops", fields.NO_KERNELS)
@@ -596,7 +609,9 @@ def policies_of(remat: Remat) -> Policies | str:
     try:
         data = remat._data.policies(seconds, host)
     except ValueError as error:
-        return fields.REASONS[str(error)]
+        reason, *rows = error.args
+        loops = [remat.module.instructions[row].name for row in rows]
+        return fields.REASONS[reason].format(*loops)
     policies = Policies(remat, data, hbm, usable)
     least = policies.policy("nothing_saveable")
     if not policies.is_checkpointed and least.kept > policies.as_compiled.kept:

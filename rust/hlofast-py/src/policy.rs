@@ -127,6 +127,16 @@ impl PolicyData {
         self.policies.is_checkpointed()
     }
 
+    /// Whether a loop of the program runs in each layer.
+    fn has_loops(&self) -> bool {
+        self.policies.has_loops()
+    }
+
+    /// Whether such a loop is under `jax.checkpoint` inside.
+    fn checkpoints_in_loops(&self) -> bool {
+        self.policies.checkpoints_in_loops()
+    }
+
     /// How layers are scanned in groups: `no`, `yes`, `checkpointed` (the groups themselves).
     fn grouped(&self) -> &'static str {
         match (self.policies.is_grouped(), self.policies.repeats_groups()) {

@@ -132,7 +132,10 @@ impl RematData {
     ) -> PyResult<PolicyData> {
         let timing = time.map(|time| time.get().timing());
         let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host));
-        found.map_err(|reason| PyValueError::new_err(reason.as_str()))
+        found.map_err(|reason| match reason.row() {
+            Some(row) => PyValueError::new_err((reason.as_str(), row.0)),
+            None => PyValueError::new_err(reason.as_str()),
+        })
     }
 
     /// The entry parameters that `rows` depend on; None if there are too many instructions to

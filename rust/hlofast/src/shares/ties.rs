@@ -241,8 +241,11 @@ impl<'s> Collector<'s, '_> {
                 for dimension in 0..result.rank() {
                     let size = result.sizes.get(dimension);
                     let alike = |array: &&Array<'_>| array.sizes.get(dimension) == size;
-                    // A slice of a dimension may start anywhere, so that dimension is not tied.
-                    if opcode == DynamicUpdateSlice || arrays.iter().all(|own| alike(&own)) {
+                    // A slice at an index may start anywhere, so that dimension is not tied. XLA splits one at
+                    // a constant as the whole, such as the gates of a recurrence.
+                    if opcode == Slice {
+                        self.ties.factor(arrays.iter().map(|array| array.at(dimension)));
+                    } else if opcode == DynamicUpdateSlice || arrays.iter().all(|own| alike(&own)) {
                         let members = arrays.iter().filter(alike);
                         self.ties.factor(members.map(|array| array.at(dimension)));
                     }

@@ -148,6 +148,10 @@ impl<'a> Again<'a> {
                 }
                 outcome.saved.extend(fixed.savable[at]);
                 let size = fixed.kept_bytes_of(at as u32);
+                // A loop that runs again gets what is kept of a product in it as a slice of the stack.
+                if body.passing.contains_key(&(at as u32)) {
+                    again.heavy.push((at as u32, size));
+                }
                 match state.fate {
                     Fate::Offloaded => moved.push((at, size)),
                     _ => again.kept = again.kept.saturating_add(size),
@@ -212,7 +216,10 @@ impl<'a> Again<'a> {
             bytes.add(*stack.live.start()..=end, -stack.bytes);
             stack.turned.iter().for_each(|(size, steps)| bytes.add(steps.clone(), -size));
             let aft = stack.aft.iter().filter(|_| !stack.is_weight);
-            for (size, steps) in stack.fore.iter().chain(aft) {
+            // Without groups, those are of a stack of a loop in a layer, which stays if it is kept.
+            let stays = scan.group.is_none() && self.states[stack.node as usize].is_kept();
+            let fore = stack.fore.iter().filter(|_| !stays);
+            for (size, steps) in fore.chain(aft) {
                 bytes.add(steps.clone(), -size);
             }
         }
@@ -275,8 +282,9 @@ impl<'a> Again<'a> {
                 continue;
             }
             // The value itself stays in memory, so a copy out of the stack is not needed.
-            for (size, live) in stack.reads.iter().filter_map(|read| read.copies.as_ref()).flatten()
-            {
+            let is_kept = self.states[stack.node as usize].is_kept();
+            let reads = stack.reads.iter().filter(|read| !(is_kept && read.for_loop));
+            for (size, live) in reads.filter_map(|read| read.copies.as_ref()).flatten() {
                 bytes.add(live.clone(), -size);
             }
         }
@@ -321,8 +329,10 @@ impl<'a> Again<'a> {
             }
             outcome.again.push(node.row);
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
-            // A reduction fused with a product takes the time of the product, which may be saved.
-            if is_dear || self.fixed.products.binary_search(&node.outer).is_err() {
+            // A reduction fused with a product takes the time of the product, which may be saved. A loop in
+            // the layer runs again for any of its results.
+            let is_in_loop = scan.body.within.contains_key(number);
+            if is_dear || is_in_loop || self.fixed.products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
             }
             let is_call = node.opcode == Opcode::CustomCall && node.whole.is_none();

@@ -5,9 +5,11 @@
 //! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
 //! row of the text.
 
+mod loops;
+
 use super::products::{of_library, passes_on};
-use super::value::MOST_LEAVES;
 pub use super::value::Value;
+use crate::cost::Cost;
 use crate::ir::csr::Csr;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
@@ -82,6 +84,12 @@ pub struct Graph {
     pub written: HashMap<u32, Row, BuildMix>,
     /// By node that is an element of an operation's tuple: its index.
     pub indices: HashMap<u32, u32, BuildMix>,
+    /// By node of a loop of the program that is opened: the loop.
+    pub within: HashMap<u32, Row, BuildMix>,
+    /// By product in such a loop that is in memory for one iteration only (`inner.rs`): the body that computes it.
+    pub passing: HashMap<u32, ComputationId, BuildMix>,
+    /// By such product: bytes if it is kept, for all iterations.
+    pub kept: HashMap<u32, i64, BuildMix>,
 }
 
 impl Graph {
@@ -101,6 +109,8 @@ impl Graph {
             elements: HashMap::default(),
             budget,
             closed,
+            // Layers without a loop around them were judged with closed loops in them.
+            opens: id != module.entry() || !closed.is_empty(),
             key: Vec::new(),
         };
         let rows = module.computation(id).rows();
@@ -122,6 +132,22 @@ impl Graph {
         Some(graph)
     }
 
+    /// Sets the bytes of the products in loops that a policy could keep: those of one iteration, which `bytes`
+    /// tells, in all iterations of a run of computation `id`.
+    pub fn keep_passing(
+        &mut self,
+        cost: &Cost,
+        id: ComputationId,
+        bytes: impl Fn(&Self, u32) -> i64,
+    ) {
+        let runs = |id: ComputationId| cost.executions.get(id.0 as usize).copied().flatten();
+        let of = |(node, place): (&u32, &ComputationId)| {
+            let times = runs(*place)?.checked_div(runs(id)?)?;
+            Some((*node, bytes(self, *node).checked_mul(times)?))
+        };
+        self.kept = self.passing.iter().filter_map(of).collect();
+    }
+
     /// Makes the results of the loops that were not opened elements of the state, of numbers that no
     /// element has: values that come from outside, and change from one iteration to the next.
     pub fn cut(&mut self) {
@@ -131,6 +157,12 @@ impl Graph {
                 node.element = Some(u32::MAX - number);
             }
         }
+    }
+
+    /// The row whose operation name tells the phase of a node: the loop in which it is, since names in a loop
+    /// do not tell what is around it before optimisation.
+    pub fn named_by(&self, node: u32) -> Row {
+        self.within.get(&node).copied().unwrap_or(self.nodes[node as usize].row)
     }
 
     /// The operands of a node.
@@ -186,6 +218,8 @@ struct Builder<'a, 'b> {
     budget: &'b mut usize,
     /// Loops that are not opened.
     closed: &'a [Row],
+    /// Whether products in loops of the program are nodes of their own (`inner.rs`).
+    opens: bool,
     /// Scratch space for keys.
     key: Vec<u8>,
 }
@@ -417,85 +451,6 @@ impl Builder<'_, '_> {
             Some(_) => Value::many(vec![made]),
             None => made,
         }
-    }
-
-    /// The results of a loop: what it hands through stays what it was; an element that the body
-    /// makes from products is a product.
-    fn results_of_loop(
-        &mut self,
-        row: Row,
-        outer: Option<Row>,
-        state: &Value,
-        depth: u32,
-    ) -> Option<Value> {
-        let module = self.module;
-        let body = module.called(row, CallRole::Body);
-        let elements = module.shapes().tuple(module.shape(row));
-        let is_closed = self.closed.binary_search(&row).is_ok();
-        let (Some(body), Some(elements), false) =
-            (body.filter(|_| depth < DEEPEST), elements, is_closed)
-        else {
-            let value = self.opaque(row, outer, Opcode::While, std::slice::from_ref(state));
-            if let (true, Some(node), Value::Many(many)) = (is_closed, value.node(), state) {
-                let known: Vec<Value> = many.elements.iter().take(MOST_LEAVES).cloned().collect();
-                *self.budget = self.budget.checked_sub(known.len())?;
-                self.graph.states.insert(node, known);
-            }
-            return Some(value);
-        };
-        let mut inner = Builder {
-            module,
-            graph: Graph::default(),
-            known: HashMap::default(),
-            elements: HashMap::default(),
-            budget: self.budget,
-            closed: self.closed,
-            key: Vec::new(),
-        };
-        let root = inner.open(body, None, None, depth + 1, None)?;
-        let inner = inner.graph;
-        let mut results = Vec::with_capacity(elements.len());
-        // By node: the number of the last element, plus one, for which it was visited.
-        let mut visited = vec![0usize; inner.nodes.len()];
-        for (index, shape) in elements.iter().enumerate() {
-            let Some(made) = root.element(index).node() else {
-                results.push(Value::Nothing);
-                continue;
-            };
-            if inner.nodes[made as usize].element == u32::try_from(index).ok() {
-                results.push(state.element(index));
-                continue;
-            }
-            let mut products: Vec<Row> = Vec::new();
-            let mut read = Vec::new();
-            let mut stack = vec![made];
-            while let Some(at) = stack.pop() {
-                if std::mem::replace(&mut visited[at as usize], index + 1) == index + 1 {
-                    continue;
-                }
-                let node = &inner.nodes[at as usize];
-                if let Some(element) = node.element {
-                    state.element(element as usize).leaves(&mut read, &mut 0);
-                } else if node.opcode.is_matmul() {
-                    products.push(node.row);
-                }
-                *self.budget = self.budget.checked_sub(1)?;
-                stack.extend(inner.operands(at));
-            }
-            read.sort_unstable();
-            read.dedup();
-            products.sort_unstable();
-            let (first, opcode) = match products.first() {
-                Some(first) => (*first, Opcode::Convolution),
-                None => (row, Opcode::While),
-            };
-            let node = self.push(first, outer.unwrap_or(row), opcode, *shape, &read);
-            if products.len() > 1 {
-                self.graph.further.insert(node, products.split_off(1));
-            }
-            results.push(Value::One(node));
-        }
-        Some(Value::many(results))
     }
 
     /// The node of a row: an earlier one if it computes the same value.

@@ -22,7 +22,7 @@ use super::pairs::{looped, trips_of};
 use super::scans::{
     Finder, Scan, Stack, is_rearrangement, is_unchanged, node_of, stacked, steps_of, written_by,
 };
-use super::unknown::{is_kept_apart, loops_over_layers};
+use super::unknown::{is_kept_apart, loops_over_layers_of};
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -88,12 +88,12 @@ impl Finder<'_> {
         let (module, cost) = (self.module, self.cost);
         let mut loops: Vec<Row> = cost.loops.iter().map(|own| own.row).collect();
         loops.sort_unstable();
-        let mut found = [Vec::new(), Vec::new()];
-        for (own, row) in found.iter_mut().zip([forward, backward]) {
-            let body = module.called(row, CallRole::Body)?;
-            *own = loops_over_layers(module, cost, body, &loops, &mut self.budget)?;
-        }
-        Some(found)
+        let [Some(fore), Some(aft)] =
+            [forward, backward].map(|row| module.called(row, CallRole::Body))
+        else {
+            return None;
+        };
+        loops_over_layers_of(module, cost, [fore, aft], &loops, &mut self.budget)
     }
 
     /// Whether a loop of one iteration is a layer of its own.
@@ -129,7 +129,7 @@ impl Finder<'_> {
         loops: &[Vec<Row>; 2],
     ) -> Result<Vec<Scan>, NoPolicies> {
         let found = self.scans_of_groups(outer, read, loops);
-        found.ok_or(NoPolicies::Nested)
+        found.ok_or(NoPolicies::Nested(outer[0]))
     }
 
     fn scans_of_groups(

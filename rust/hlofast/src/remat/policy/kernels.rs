@@ -10,6 +10,9 @@ use crate::ir::{Module, Opcode, Row};
 /// Bytes of the value of a node if it is kept: of a kernel's result what is sliced out of it, if
 /// nothing else reads it.
 pub fn kept_bytes(graph: &Graph, node: u32, sizes: &[i64]) -> i64 {
+    if graph.passing.contains_key(&node) {
+        return graph.kept.get(&node).copied().unwrap_or(0);
+    }
     let whole = graph.bytes(node, sizes);
     let users = graph.users(node);
     let is_all = !users.is_empty() && users.iter().all(|user| is(graph, *user, Opcode::Slice));

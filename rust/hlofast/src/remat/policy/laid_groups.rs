@@ -30,16 +30,16 @@ pub type Laid = (Graph, Steps);
 impl Layout<'_> {
     /// Adds the scans over layers in two loops over groups. An error if the model does not cover them.
     pub fn add_groups(&mut self, around: &Around<'_>) -> Result<(), NoPolicies> {
-        let found = self.scans_of_groups(around).ok_or(NoPolicies::Nested)?;
+        let found = self.scans_of_groups(around).ok_or(NoPolicies::Nested(around.pair.forward))?;
         self.scans.extend(found);
         let is_covered = |row: &Row| {
             let is_its =
                 |scan: &Scan| scan.backward == *row || scan.is_again && scan.forward == *row;
             self.scans.iter().any(is_its)
         };
-        match around.pair.inner[1].iter().all(is_covered) {
-            true => Ok(()),
-            false => Err(NoPolicies::Nested),
+        match around.pair.inner[1].iter().find(|row| !is_covered(row)) {
+            None => Ok(()),
+            Some(row) => Err(NoPolicies::Nested(*row)),
         }
     }
 

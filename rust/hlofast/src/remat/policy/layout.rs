@@ -4,8 +4,11 @@ use super::NoPolicies;
 use super::base::add;
 use super::graph::Graph;
 use super::groups::chain;
+use super::inner::is_only_stacked;
 use super::laid_groups::{Around, Laid, mark_slices};
+use super::laid_loops::share_states;
 use super::late::Late;
+use super::named::loops_around;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
 use super::run_order::{Transfers, order, shared};
@@ -56,6 +59,8 @@ pub struct Steps {
     pub last: Vec<Option<u32>>,
     /// Values that take the memory of others as these end.
     pub in_place: HashSet<u32, BuildMix>,
+    /// By node of a loop in a layer: the first step of the loop, which holds its results from then on.
+    began: HashMap<u32, u32, BuildMix>,
     /// By loop and element of its result: the node that takes the element.
     parts: HashMap<(u32, u32), u32, BuildMix>,
     /// The steps of the whole graph.
@@ -71,6 +76,7 @@ impl Steps {
             first: vec![0; count],
             last: vec![None; count],
             in_place: HashSet::default(),
+            began: HashMap::default(),
             parts: HashMap::default(),
             all: start..=start,
         }
@@ -78,6 +84,9 @@ impl Steps {
 
     /// The first step at which the value of a node takes memory of its own.
     pub fn held_from(&self, node: u32) -> u32 {
+        if let Some(began) = self.began.get(&node) {
+            return *began;
+        }
         self.runs[node as usize].saturating_add(u32::from(self.in_place.contains(&node)))
     }
 
@@ -103,7 +112,7 @@ pub struct Layout<'a> {
     pub cost: &'a Cost,
     pub local: &'a Local,
     places: Places,
-    budget: usize,
+    pub budget: usize,
     /// By step: the change from the step before.
     pub changes: Vec<i64>,
     /// By step: the row that runs.
@@ -216,7 +225,11 @@ impl Layout<'_> {
             return i64::try_from(bytes / i128::from(self.bits(graph, source))).unwrap_or(i64::MAX);
         }
         let shape = module.shape(own.row);
-        let leaf = match (own.element, shapes.tuple(shape)) {
+        // An element of the result of a loop in a layer has a place in the loop's tuple, too.
+        let is_result = own.row == graph.within.get(&node).copied().unwrap_or(Row(u32::MAX));
+        let index = graph.indices.get(&node).copied().filter(|_| is_result);
+        let index = own.element.or(index);
+        let leaf = match (index, shapes.tuple(shape)) {
             (Some(element), Some(elements)) => {
                 let before = elements.iter().take(element as usize);
                 before.map(|shape| shapes.leaf_count(*shape) as usize).sum()
@@ -226,7 +239,7 @@ impl Layout<'_> {
         let held = self.local.bytes(module, own.row, leaf);
         let whole = |shape| shapes.logical_bytes(shape).and_then(|own| i64::try_from(own).ok());
         let (wanted, of) = (whole(own.shape).unwrap_or(0), whole(shape).unwrap_or(0));
-        if own.element.is_some() || shape == own.shape || of == 0 {
+        if index.is_some() || shape == own.shape || of == 0 {
             return held;
         }
         // The sum that a loop adds up is split as its products are.
@@ -235,12 +248,20 @@ impl Layout<'_> {
 
     /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
     /// the bytes of their values. None if the module is too large.
-    fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
+    pub fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
         let transfers = Transfers::of(graph, self.local, false);
         let start = self.rows.len() as u32;
         let mut steps = Steps::new(graph, start);
+        // By loop in a layer: the step at which it begins.
+        let mut began: HashMap<Row, u32, BuildMix> = HashMap::default();
         for node in order(graph, is_backward && transfers == Transfers::Many) {
             let own = graph.nodes[node as usize];
+            if let Some(row) = graph.within.get(&node).copied()
+                && !began.contains_key(&row)
+            {
+                began.insert(row, self.rows.len() as u32);
+                self.iteration_of(row, is_backward, depth)?;
+            }
             steps.first[node as usize] = self.rows.len() as u32;
             if graph.states.contains_key(&node) {
                 self.body_of(graph, node, depth)?;
@@ -253,6 +274,8 @@ impl Layout<'_> {
                 steps.parts.insert((whole, *index), part);
             }
         }
+        let of_loops = graph.within.iter();
+        steps.began = of_loops.filter_map(|(node, row)| Some((*node, *began.get(row)?))).collect();
         let end = (self.rows.len() as u32).saturating_sub(1).max(start);
         steps.all = start..=end;
         self.find_last(graph, &mut steps);
@@ -382,6 +405,7 @@ impl Layout<'_> {
                 self.mark_transfers(&mut graph);
                 let own = shared(&graph, |_, _, _| true);
                 graph.shared.extend(own);
+                share_states(&mut graph);
                 graph
             }
         };
@@ -503,7 +527,10 @@ impl Layout<'_> {
             own.own_bytes.extend(bytes);
         }
         let use_of = |node: usize| back_steps.of_use(&back, node as u32);
-        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true));
+        let loops = loops_around(module, backward);
+        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true, loops));
+        let body_id = module.called(forward, CallRole::Body)?;
+        body.keep_passing(self.cost, body_id, |body, node| self.bytes_of_shape(body, node));
         for node in 0..back.nodes.len() as u32 {
             let opcode = back.nodes[node as usize].opcode;
             if stays(&back, node) && opcode != Opcode::DynamicUpdateSlice {
@@ -518,12 +545,25 @@ impl Layout<'_> {
             leaves.extend(node.element.map(|element| (element, number)));
         }
         for stack in &mut stacks {
+            if is_only_stacked(&body, stack.node) && stack.fore.is_empty() {
+                let runs = body_steps.runs[stack.node as usize];
+                let last = body_steps.last[stack.node as usize].unwrap_or(runs);
+                let steps = body_steps.held_from(stack.node)..=last;
+                stack.fore.push((self.bytes(&body, stack.node), steps));
+            }
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             let read = |user: &u32| {
                 let step = back_steps.of_use(&back, *user);
-                Read { step, last: step, late: step, feeds_product: false, copies: None }
+                let for_loop = back.nodes[*user as usize].opcode == Opcode::DynamicSlice
+                    && back.shared.contains(user)
+                    && back.users(*user).iter().any(|own| back.within.contains_key(own));
+                let copies = for_loop.then(|| {
+                    let last = back_steps.last[*user as usize].unwrap_or(step);
+                    vec![(self.bytes(&back, *user), back_steps.held_from(*user)..=last)]
+                });
+                Read { step, last: step, late: step, feeds_product: false, for_loop, copies }
             };
             stack.reads = users.map(read).collect();
         }
@@ -536,7 +576,7 @@ impl Layout<'_> {
             is_again: false,
             body,
             back,
-            body_id: module.called(forward, CallRole::Body)?,
+            body_id,
             back_id: module.called(backward, CallRole::Body)?,
             stacks,
             stack_rows: Vec::new(),

@@ -5,8 +5,9 @@
 //! whose layout is not that of their other operands.
 
 use super::graph::Graph;
+use super::groups::Spans;
 use super::late::Late;
-use super::scans::{Finder, MOST_REARRANGED, MOST_STEPS, is_rearrangement};
+use super::scans::{Finder, MOST_REARRANGED, MOST_STEPS, is_rearrangement, node_of};
 use super::stacks::Read;
 use super::stored::only_moves;
 use crate::flow::is_compiler_clone;
@@ -22,7 +23,8 @@ impl Finder<'_> {
     pub fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
         let node = &back.nodes[user as usize];
         let step = self.memory.step_of(node.outer).unwrap_or(end);
-        let mut read = Read { step, last: step, late: 0, feeds_product: false, copies: None };
+        let mut read =
+            Read { step, last: step, late: 0, feeds_product: false, for_loop: false, copies: None };
         let mut stack = vec![(user, 0)];
         let mut opened = 0;
         while let Some((at, depth)) = stack.pop() {
@@ -36,14 +38,33 @@ impl Finder<'_> {
                 stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));
             }
         }
-        let is_copy =
-            node.opcode == Opcode::DynamicSlice && back.result(node.outer).node() == Some(user);
+        // A fusion may take several slices out for a loop in the layer.
+        let is_for_loop = || {
+            let mut made = Vec::new();
+            back.result(node.outer).leaves(&mut made, &mut 0);
+            made.contains(&user) && back.users(user).iter().any(|own| back.within.contains_key(own))
+        };
+        read.for_loop = node.opcode == Opcode::DynamicSlice && is_for_loop();
+        let is_copy = node.opcode == Opcode::DynamicSlice
+            && (back.result(node.outer).node() == Some(user) || read.for_loop);
         if is_copy {
             let same = self.numbered(self.by_row.get(&node.outer));
+            let same = same.filter(|value| node_of(back, value) == Some(user));
             let copies = same.map(|value| (value.bytes, value.first_step..=value.last_step));
             read.copies = Some(copies.collect());
         }
         read
+    }
+
+    /// Bytes and steps of the buffers of a node in the body of a loop, whose graph is `body`.
+    pub fn buffers_of(&self, body: &Graph, id: ComputationId, node: u32) -> Spans {
+        let rows = self.module.computation(id).rows();
+        let own = self.values.iter().filter(|own| own.bytes > 0 && rows.contains(&own.row.0));
+        let own = own.filter(|own| node_of(body, own) == Some(node));
+        let mut own: Vec<u32> = own.map(|own| own.buffer).collect();
+        own.sort_unstable();
+        own.dedup();
+        own.into_iter().filter_map(|own| self.buffer(own)).collect()
     }
 }
 

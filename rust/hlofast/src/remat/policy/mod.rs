@@ -23,9 +23,11 @@ mod fixed;
 mod graph;
 mod groups;
 mod hosted;
+mod inner;
 mod kernels;
 mod laid_groups;
 mod laid_layers;
+mod laid_loops;
 mod laid_values;
 mod late;
 mod layer_order;
@@ -295,6 +297,16 @@ impl Policies {
         let unrolled = self.unrolled.as_ref();
         unrolled.is_some_and(Unrolled::is_checkpointed)
             || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
+    }
+
+    /// Whether a loop of the program runs in each layer of a scan.
+    pub fn has_loops(&self) -> bool {
+        self.scans.iter().any(|scan| !scan.body.within.is_empty())
+    }
+
+    /// Whether such a loop is under `jax.checkpoint` inside.
+    pub fn checkpoints_in_loops(&self) -> bool {
+        self.scans.iter().any(|scan| scan.recomputed.checkpoints_in_loops)
     }
 
     /// Whether layers are scanned in groups that are not checkpointed themselves. XLA for TPUs refuses

@@ -13,6 +13,8 @@ const PRODUCTS: [&[u8]; 3] = [b"dot_general", b"conv_general_dilated", b"ragged_
 
 /// The component of operation names by which JAX marks recomputation.
 const RECOMPUTED: &[u8] = b"rematted_computation";
+/// The component of operation names that names a loop.
+const LOOP: &[u8] = b"while";
 /// Components of operation names that do not name a scope of the program.
 const STEPS: [&[u8]; 7] =
     [b"while", b"body", b"cond", b"closed_call", b"eval_jaxpr", b"checkpoint", RECOMPUTED];
@@ -28,9 +30,30 @@ pub fn is_step(component: &[u8]) -> bool {
     STEPS.contains(&component) || is_early_checkpoint(component)
 }
 
-/// Whether the operation name of a row tells by itself that `jax.checkpoint` recomputes it.
-pub fn is_named_recomputed(module: &Module, row: Row) -> bool {
-    components(module, row).any(|name| name == RECOMPUTED)
+/// Whether the operation name of a row tells by itself that `jax.checkpoint` recomputes it, outside of
+/// further loops than the first `loops`.
+pub fn is_named_recomputed(module: &Module, row: Row, loops: usize) -> bool {
+    let columns = module.metadata_columns();
+    let id = columns.op_name.get(row.0 as usize).and_then(|id| usize::try_from(*id).ok());
+    let name = id.and_then(|id| columns.op_names.get(id)).map(|span| module.bytes(*span));
+    outside(name.unwrap_or_default(), loops).any(|name| name == RECOMPUTED)
+}
+
+/// The loops around the body of a loop, according to the loop's operation name: itself and those around it.
+/// All that names tell if it has none.
+pub fn loops_around(module: &Module, row: Row) -> usize {
+    let own = components(module, row).filter(|name| *name == LOOP).count();
+    if own == 0 { usize::MAX } else { own }
+}
+
+/// The components of an operation name, the first one first, up to a further loop than the first `loops`:
+/// what is checkpointed in a loop of a layer is not the layer.
+fn outside(name: &[u8], loops: usize) -> impl Iterator<Item = &[u8]> {
+    let mut entered = 0;
+    name.split(|byte| *byte == b'/').take_while(move |part| {
+        entered += usize::from(*part == LOOP);
+        entered <= loops
+    })
 }
 
 /// Whether `jax.checkpoint` recomputes a row, whose phase tells it where the name does not.
@@ -47,16 +70,18 @@ pub fn components(module: &Module, row: Row) -> impl Iterator<Item = &[u8]> {
     name.unwrap_or_default().rsplit(|byte| *byte == b'/')
 }
 
-/// Whether work of a backward body is under `jax.checkpoint`, according to its operation names.
-pub fn is_checkpointed(module: &Module, back: &Graph) -> bool {
+/// Whether work of a backward body, in which names have `loops` loops, is under `jax.checkpoint`, according
+/// to its operation names.
+pub fn is_checkpointed(module: &Module, back: &Graph, loops: usize) -> bool {
     let columns = module.metadata_columns();
     let mut is_known = vec![false; columns.op_names.len()];
-    back.nodes.iter().any(|node| {
-        let id = columns.op_name.get(node.row.0 as usize).copied().unwrap_or(-1);
+    (0..back.nodes.len() as u32).any(|number| {
+        let row = back.named_by(number);
+        let id = columns.op_name.get(row.0 as usize).copied().unwrap_or(-1);
         let Some(id) = usize::try_from(id).ok().filter(|id| *id < is_known.len()) else {
             return false;
         };
-        let mut parts = module.bytes(columns.op_names[id]).split(|byte| *byte == b'/');
+        let mut parts = outside(module.bytes(columns.op_names[id]), loops);
         !std::mem::replace(&mut is_known[id], true)
             && parts.any(|part| {
                 part == b"checkpoint" || part == RECOMPUTED || is_early_checkpoint(part)

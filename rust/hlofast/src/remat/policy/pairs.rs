@@ -3,7 +3,7 @@
 
 use super::graph::Graph;
 use super::scans::stacked;
-use super::unknown::loops_over_layers;
+use super::unknown::loops_over_layers_of;
 use crate::cost::Cost;
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
@@ -78,9 +78,8 @@ pub fn find(
         for pair in &mut own {
             let bodies =
                 [pair.forward, pair.backward].map(|row| module.called(row, CallRole::Body));
-            for (inner, body) in pair.inner.iter_mut().zip(bodies) {
-                *inner = loops_over_layers(module, cost, body?, &all, budget)?;
-            }
+            let [Some(fore), Some(aft)] = bodies else { return None };
+            pair.inner = loops_over_layers_of(module, cost, [fore, aft], &all, budget)?;
             let [inner, back] = &pair.inner;
             if inner.is_empty() && back.is_empty() {
                 continue;

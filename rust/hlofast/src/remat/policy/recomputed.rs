@@ -48,6 +48,8 @@ pub struct Recomputed {
     is_anyway: Vec<bool>,
     /// Whether the layers are under `jax.checkpoint`.
     pub is_checkpointed: bool,
+    /// Whether a loop in the layers is under `jax.checkpoint` inside.
+    pub checkpoints_in_loops: bool,
     /// By node of the backward body: whether the gradients read it, also through cheap work.
     is_read: Vec<bool>,
     /// Live ranges of recomputed values: node of the backward body, bytes, steps.
@@ -58,19 +60,20 @@ impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
     /// products get the bytes of the program's values. `step_of` gives the step at which a node of the
     /// backward body runs, or is used last if it is cheap. Names tell whether the layers are checkpointed; in an `unoptimised` text
-    /// products that gradients do not change tell it too. `sizes` are the bytes of shapes.
+    /// products that gradients do not change tell it too. `sizes` are the bytes of shapes, `loops` the loops
+    /// around the body in names.
     pub fn new(
         module: &Module,
         step_of: impl Fn(usize) -> u32,
         body: &mut Graph,
         back: &Graph,
-        (sizes, unoptimised): (&[i64], bool),
+        (sizes, unoptimised, loops): (&[i64], bool, usize),
     ) -> Self {
-        let is_again = again(module, back);
+        let is_again = again(module, back, loops);
         let products = Products::new(module, body);
         body.wider = products.wider(module, body);
         let is_checkpointed =
-            is_checkpointed(module, back) || unoptimised && runs_again(back, &is_again);
+            is_checkpointed(module, back, loops) || unoptimised && runs_again(back, &is_again);
         let twin = match is_checkpointed {
             true => twins(module, body, &products, back, &is_again),
             false => vec![None; back.nodes.len()],
@@ -84,6 +87,11 @@ impl Recomputed {
             is_fixed: is_fixed(module, body),
             products,
             is_checkpointed,
+            checkpoints_in_loops: back.within.iter().any(|(node, row)| {
+                let own = back.nodes[*node as usize].row;
+                is_named_recomputed(module, own, usize::MAX)
+                    && !is_named_recomputed(module, *row, loops)
+            }),
             ..Recomputed::default()
         };
         // By node: the last step at which gradients read it.
@@ -212,13 +220,16 @@ fn is_fixed(module: &Module, body: &Graph) -> Vec<bool> {
     is_fixed
 }
 
-/// Whether a backward body computes products of the forward pass.
+/// Whether a backward body computes products of the forward pass: not in a loop in the layer, which may be
+/// checkpointed itself.
 fn runs_again(back: &Graph, is_again: &[bool]) -> bool {
-    back.nodes.iter().zip(is_again).any(|(node, is_again)| *is_again && node.opcode.is_matmul())
+    (0u32..).zip(&back.nodes).zip(is_again).any(|((number, node), is_again)| {
+        *is_again && node.opcode.is_matmul() && !back.within.contains_key(&number)
+    })
 }
 
 /// By node of a backward body: whether it is part of the forward pass.
-fn again(module: &Module, back: &Graph) -> Vec<bool> {
+fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
     for (number, node) in (0u32..).zip(&back.nodes) {
         let is_own = if node.element.is_some() {
@@ -227,7 +238,7 @@ fn again(module: &Module, back: &Graph) -> Vec<bool> {
                 || is_fetched(back, number)
         } else {
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
-            let is_named = || is_named_recomputed(module, node.row);
+            let is_named = || is_named_recomputed(module, back.named_by(number), loops);
             back.operands(number).iter().all(|own| is_again[*own as usize]) || is_named()
         };
         is_again.push(is_own);

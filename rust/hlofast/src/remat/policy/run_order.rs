@@ -11,8 +11,10 @@ use super::graph::Graph;
 use super::groups::chain;
 use super::scans::{is_heavy, is_rearrangement, is_unchanged};
 use crate::cost::matmul::contraction;
-use crate::ir::{Module, Opcode};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
 use crate::shares::Local;
+use hashbrown::HashMap;
 
 /// Devices from which weights are gathered one after another, and not in one exchange. Fitted on the
 /// programs of `benches/policy_accuracy.py`, of which some gather from 2 and others from 4 or more.
@@ -187,22 +189,34 @@ pub fn order(graph: &Graph, is_late: bool) -> Vec<u32> {
     for node in (0..count as u32).rev() {
         let users = graph.users(node);
         let own = &graph.nodes[node as usize];
-        let is_product = own.opcode.is_matmul();
+        let is_in_loop = graph.within.contains_key(&node);
+        let is_product = own.opcode.is_matmul() && !is_in_loop;
         is_sink[node as usize] = own.element.is_none()
+            && !is_in_loop
             && match own.opcode {
                 Opcode::DynamicUpdateSlice => users.is_empty(),
                 // Products free their operands, such as the logits in the gradient of a head.
                 _ if is_product => true,
                 _ => !users.is_empty() && users.iter().all(|user| is_sink[*user as usize]),
             };
-        if is_needed[node as usize] || is_product {
+        if is_needed[node as usize] || is_product || is_in_loop {
             graph.operands(node).iter().for_each(|own| is_needed[*own as usize] = true);
         }
+    }
+    // By loop in a layer: the last of its nodes, which are in one place.
+    let mut last: HashMap<Row, u32, BuildMix> = HashMap::default();
+    for (node, row) in &graph.within {
+        let own = last.entry(*row).or_insert(*node);
+        *own = (*own).max(*node);
     }
     // By node: the node after whose step it runs.
     let mut after: Vec<u32> = (0..count as u32).collect();
     for node in 0..count as u32 {
         let at = node as usize;
+        if let Some(last) = graph.within.get(&node).and_then(|row| last.get(row)) {
+            after[at] = *last;
+            continue;
+        }
         let operands = graph.operands(node).iter();
         let ready = operands.map(|own| after[*own as usize]).max().unwrap_or(0);
         let is_product = graph.nodes[at].opcode.is_matmul();

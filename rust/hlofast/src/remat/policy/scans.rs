@@ -4,8 +4,10 @@ use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
+use super::inner::is_only_stacked;
 use super::late::Late;
 use super::loaded::readers;
+use super::named::loops_around;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 pub use super::stacks::{Read, Stack};
@@ -186,8 +188,8 @@ pub fn scans(
     let is_covered = |row: &Row| {
         scans.iter().any(|scan| scan.backward == *row || scan.forward == *row && scan.is_again)
     };
-    if !inner.iter().all(is_covered) {
-        return Err(NoPolicies::Nested);
+    if let Some(row) = inner.iter().find(|row| !is_covered(row)) {
+        return Err(NoPolicies::Nested(*row));
     }
     // Peaks of layers in groups are nearer without: `benches/policy_accuracy.py`.
     if scans.iter().any(|scan| scan.group.is_some() || scan.is_again) {
@@ -378,8 +380,13 @@ impl Finder<'_> {
         }
         let end = *back_steps.end();
         let step_of = |node: usize| self.memory.step_of(back.nodes[node].outer).unwrap_or(end);
+        let loops = loops_around(module, backward);
         let mut recomputed =
-            Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
+            Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false, loops));
+        body.keep_passing(self.cost, body_id, |body, node| {
+            let shape = body.nodes[node as usize].shape;
+            self.sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
+        });
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
         let late = match self.may_move {
@@ -390,6 +397,9 @@ impl Finder<'_> {
             false => Late::default(),
         };
         for stack in &mut stacks {
+            if is_only_stacked(&body, stack.node) && stack.fore.is_empty() {
+                stack.fore = self.buffers_of(&body, body_id, stack.node);
+            }
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));

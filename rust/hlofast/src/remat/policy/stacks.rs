@@ -78,6 +78,8 @@ pub struct Read {
     pub late: u32,
     /// Whether a product multiplies the slice.
     pub feeds_product: bool,
+    /// Whether a loop in the layer reads the slice, which has to be taken out for it.
+    pub for_loop: bool,
     /// If the row only copies the slice out of the stack: bytes and live range of the copies.
     pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
 }

@@ -60,7 +60,7 @@ impl Stepped {
     fn of_layers(module: &Module, attribution: &Attribution, graph: Graph) -> Option<Self> {
         let layers = layers(module, attribution, &graph)?;
         let phase = phase_of(module, attribution);
-        let is_checkpointed = named::is_checkpointed(module, &graph);
+        let is_checkpointed = named::is_checkpointed(module, &graph, usize::MAX);
         let is_backward = backward(&graph, &phase, is_checkpointed);
         let is_recomputed = |row: &Row| named::is_recomputed(module, *row, phase(*row));
         Some(Self {

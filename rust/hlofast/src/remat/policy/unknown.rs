@@ -1,7 +1,9 @@
 //! Why a module has no policies to compare, and the scans that the model does not cover.
 
 use super::graph::{Graph, Node};
+use super::groups::chain;
 use super::hosted;
+use super::is_collective;
 use super::pairs::{looped, trips_of};
 use super::scans::{Scan, is_heavy, stacked};
 use crate::cost::Cost;
@@ -19,8 +21,8 @@ const KEPT: &[u8] = b"skip-simplify-while-loops_trip-count-one=\"true\"";
 pub enum NoPolicies {
     /// There are no layers that the model finds, or the module is too large.
     NoLayers,
-    /// A scan over groups of layers, which are scanned themselves.
-    Nested,
+    /// A scan over groups of layers, which are scanned themselves: the loop that has no partner.
+    Nested(Row),
     /// Scheduled loops with values in host memory that are not stacks which the model follows.
     Offloaded,
     /// The memory of the module cannot be counted.
@@ -28,11 +30,19 @@ pub enum NoPolicies {
 }
 
 impl NoPolicies {
+    /// The loop that the model does not cover, if it is one loop.
+    pub fn row(self) -> Option<Row> {
+        match self {
+            NoPolicies::Nested(row) => Some(row),
+            _ => None,
+        }
+    }
+
     /// The word that the bindings use.
     pub fn as_str(self) -> &'static str {
         match self {
             NoPolicies::NoLayers => "no-layers",
-            NoPolicies::Nested => "nested",
+            NoPolicies::Nested(_) => "nested",
             NoPolicies::Offloaded => "offloaded",
             NoPolicies::Memory => "memory",
         }
@@ -59,17 +69,34 @@ pub fn unknown(
         let is_beside = scans.iter().any(|own| own.outer() == scan.outer() && own.group.is_some());
         if !is_scheduled && (scan.group.is_some() || !is_beside) {
             let inner = loops_over_layers(module, cost, scan.body_id, &loops, budget)?;
-            if !inner.is_empty() {
-                return Some(NoPolicies::Nested);
+            if let Some(row) = inner.first() {
+                return Some(NoPolicies::Nested(*row));
             }
         }
     }
     None
 }
 
+/// The loops that run over layers in the bodies of a forward and of a backward loop, which are over groups of
+/// layers. What a forward loop tells decides: the loops in a layer slice stacks in a backward pass, as loops
+/// over layers do. None if the budget is spent.
+pub fn loops_over_layers_of(
+    module: &Module,
+    cost: &Cost,
+    bodies: [ComputationId; 2],
+    loops: &[Row],
+    budget: &mut usize,
+) -> Option<[Vec<Row>; 2]> {
+    let forward = loops_over_layers(module, cost, bodies[0], loops, budget)?;
+    if forward.is_empty() {
+        return Some([forward, Vec::new()]);
+    }
+    Some([forward, loops_over_layers(module, cost, bodies[1], loops, budget)?])
+}
+
 /// The loops that run over layers in the body of another loop, which is over groups of layers: loops
-/// that slice a slice of weights, and loops of one iteration that the program tells XLA to keep.
-/// `loops` are all loops of the module, ascending. None if the budget is spent.
+/// that slice a slice of weights and multiply what they hand on, and loops of one iteration that the program
+/// tells XLA to keep. `loops` are all loops of the module, ascending. None if the budget is spent.
 pub fn loops_over_layers(
     module: &Module,
     cost: &Cost,
@@ -106,19 +133,68 @@ pub fn loops_over_layers(
             })
         };
         let state = &graph.states[&node];
-        let is_layers = |(at, own): (u32, &Node)| {
+        let is_weight = |(at, own): (u32, &Node)| {
             let sliced = inner.operands(at).first().filter(|_| own.opcode == Opcode::DynamicSlice);
             let element = sliced.and_then(|own| inner.nodes[*own as usize].element);
             let source = element.and_then(|own| state.get(own as usize)).and_then(|own| own.node());
             source.is_some_and(|source| is_sliced_weight(&graph, source) || is_stack(source))
         };
-        if (0u32..).zip(&inner.nodes).any(is_layers) {
+        let nodes = (0u32..).zip(&inner.nodes);
+        let weights: Vec<u32> = nodes.filter(|own| is_weight(*own)).map(|own| own.0).collect();
+        if multiplies_handed_on(&inner, &weights) {
             found.push(row);
             opened.push((node, inner));
         }
     }
     found.sort_unstable();
     Some(found)
+}
+
+/// Whether a product of a loop's body multiplies one of these slices of weights with what is made from a value
+/// that every iteration hands on to the next. Loops over experts multiply the same value with each.
+fn multiplies_handed_on(body: &Graph, weights: &[u32]) -> bool {
+    if weights.is_empty() {
+        return false;
+    }
+    // By node: whether cheap work makes it from such a slice, and whether it is made from what is handed on.
+    let mut of_weight = vec![false; body.nodes.len()];
+    let mut is_handed_on = vec![false; body.nodes.len()];
+    weights.iter().for_each(|node| of_weight[*node as usize] = true);
+    for (node, own) in (0u32..).zip(&body.nodes) {
+        let at = node as usize;
+        if let Some(element) = own.element {
+            let made = body.root.element(element as usize).node();
+            // Compilers fetch weights an iteration ahead.
+            let fetched = made.and_then(|made| chain(body, made).last().copied());
+            of_weight[at] = fetched.is_some_and(|own| weights.binary_search(&own).is_ok());
+            let is_stack = || stacked(body, element).is_some();
+            let is_other = || of_weight[at] || is_stack() || is_scalar_sum(body, node);
+            is_handed_on[at] = made.is_some_and(|made| made != node) && !is_other();
+            continue;
+        }
+        let operands = body.operands(node);
+        let is_made = |known: &[bool]| operands.iter().any(|own| known[*own as usize]);
+        if own.opcode.is_matmul() && is_made(&of_weight) && is_made(&is_handed_on) {
+            return true;
+        }
+        // Devices gather their parts of a weight first.
+        let hands_on = !is_heavy(own.opcode) || is_collective(own.opcode);
+        of_weight[at] |= hands_on && is_made(&of_weight);
+        is_handed_on[at] = is_made(&is_handed_on);
+    }
+    false
+}
+
+/// Whether a node is an element of the state to which every iteration adds a constant.
+fn is_scalar_sum(body: &Graph, node: u32) -> bool {
+    let element = body.nodes[node as usize].element;
+    let made = element.and_then(|own| body.root.element(own as usize).node());
+    let Some(made) = made.filter(|made| body.nodes[*made as usize].opcode == Opcode::Add) else {
+        return false;
+    };
+    body.operands(made)
+        .iter()
+        .all(|own| *own == node || body.nodes[*own as usize].opcode == Opcode::Constant)
 }
 
 /// Whether the program tells XLA to keep a loop of one iteration.
