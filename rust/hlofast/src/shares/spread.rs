@@ -180,9 +180,7 @@ impl<'a> Spread<'a> {
                 for step in 0..ties.len() {
                     let at = if sweep % 2 == 0 { step } else { ties.len() - 1 - step };
                     if !only_simple || ties.is_simple(at) {
-                        for factor in ties.of(at) {
-                            is_changed |= self.apply(factor);
-                        }
+                        is_changed |= self.apply_all(ties, at);
                     }
                 }
                 if !is_changed {
@@ -190,6 +188,41 @@ impl<'a> Spread<'a> {
                 }
             }
         }
+    }
+
+    /// Applies the factors of instruction `at`. Of factors that want the same parts of the mesh, Shardy first
+    /// applies the one whose split the largest array has (`aggressive_factor_propagation.cc`): a lookup is
+    /// split as its table is, not as its indices are.
+    fn apply_all(&mut self, ties: &Ties, at: usize) -> bool {
+        let all = |spread: &Self, factor: &[u32]| -> Mask {
+            factor.iter().fold(0, |all, own| all | spread.masks[*own as usize])
+        };
+        let (mut seen, mut are_apart) = (0, true);
+        for factor in ties.of(at) {
+            let own = all(self, factor);
+            are_apart &= seen & own == 0;
+            seen |= own;
+        }
+        if are_apart {
+            return ties.of(at).fold(false, |changed, factor| self.apply(factor) || changed);
+        }
+        let mut factors: Vec<(i128, &[u32])> = ties
+            .of(at)
+            .map(|factor| {
+                let most = all(self, factor);
+                let has = |own: &&u32| most != 0 && self.masks[**own as usize] == most;
+                let sources = factor.iter().filter(has).map(|own| self.elements(*own));
+                (sources.max().unwrap_or(0), factor)
+            })
+            .collect();
+        factors.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+        factors.into_iter().fold(false, |changed, (_, factor)| self.apply(factor) || changed)
+    }
+
+    /// Elements of the value that a dimension belongs to.
+    fn elements(&self, dimension: u32) -> i128 {
+        let sizes = &self.sizes[self.dimensions(self.owners[dimension as usize] as usize)];
+        sizes.iter().fold(1i128, |product, size| product.saturating_mul(i128::from(*size)))
     }
 
     /// Gives all open dimensions of a factor the split of the dimension that is split most.

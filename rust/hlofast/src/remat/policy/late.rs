@@ -11,7 +11,7 @@
 use super::graph::Graph;
 use super::run_order::MANY;
 use super::scans::{is_heavy, node_of};
-use super::soon::{Soon, before_loop};
+use super::soon::{Soon, outside};
 use crate::flow::has_compiler_clones;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -81,7 +81,7 @@ impl Late {
         late.changes = of(id).flat_map(|value| late.change(module, memory, back, value)).collect();
         if may_run_soon {
             let around = of(module.computation_of(backward));
-            late.outside = before_loop(module, memory, backward, around);
+            late.outside = outside(module, memory, backward, around);
         }
         late
     }

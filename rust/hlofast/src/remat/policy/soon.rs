@@ -57,7 +57,9 @@ impl Soon {
                 let is_end = module.users().get(*user).is_empty() && passes(module, Row(*user));
                 (!is_end).then(|| if follows { waits() } else { start })
             });
-            unread[(row - first_row) as usize] = users.min();
+            // Results of few bytes do not wait for a reader.
+            unread[(row - first_row) as usize] =
+                users.min().filter(|_| !is_reduced(module, Row(row)));
         }
         let run = |row: u32| {
             let at = (row - first_row) as usize;
@@ -105,10 +107,12 @@ impl Soon {
     }
 }
 
-/// The changes of bytes if products that wait behind the loop `backward`, although nothing that the loop
-/// computes reaches them, ran before it, such as the gradient of a head. `values` are those of the loop's
-/// computation.
-pub fn before_loop<'a>(
+/// The changes of bytes in the computation around the loop `backward`, if what nothing in the loop reaches
+/// ran as soon as it can: products that wait behind it, such as the gradient of a head, and rows of small
+/// results, wherever they are. These free what they read: the logits that a loss picks its own from, which
+/// otherwise stay until the end of the step, or until another model has run. `values` are those of the
+/// loop's computation.
+pub fn outside<'a>(
     module: &Module,
     memory: &Memory,
     backward: Row,
@@ -117,37 +121,57 @@ pub fn before_loop<'a>(
     let id = module.computation_of(backward);
     let mut depends: HashSet<u32, BuildMix> = HashSet::default();
     depends.insert(backward.0);
-    let mut late = HashSet::default();
-    for row in module.computation(id).rows().filter(|row| *row > backward.0) {
+    let (mut products, mut small) = (HashSet::default(), HashSet::default());
+    for row in module.computation(id).rows().filter(|row| *row != backward.0) {
         if module.operands(Row(row)).iter().any(|own| depends.contains(own)) {
             depends.insert(row);
-        } else if multiplies(module, Row(row)) {
-            late.insert(Row(row));
+        } else if row > backward.0 && multiplies(module, Row(row)) {
+            products.insert(Row(row));
+        } else if is_reduced(module, Row(row)) {
+            small.insert(Row(row));
         }
     }
-    let Some(end) = memory.step_of(backward).filter(|_| !late.is_empty()) else {
-        return Vec::new();
-    };
-    let soon = Soon::new(module, memory, id, &late);
-    let mut changes = Vec::new();
-    for value in values.filter(|value| value.bytes >= LEAST && value.last_step > end) {
-        let is_late = late.contains(&value.row);
-        if value.first_step > end && !is_late {
-            continue;
-        }
-        match soon.steps(module, memory, value) {
-            Some((first, last)) if is_late || last < value.last_step => {
-                changes.push((value.first_step..=value.last_step, -value.bytes));
-                let last = if is_late { last.max(value.last_step) } else { last };
-                changes.push((first..=last, value.bytes));
+    let Some(end) = memory.step_of(backward) else { return Vec::new() };
+    let values: Vec<&LiveValue> = values.filter(|value| value.bytes >= LEAST).collect();
+    let moved = |late: &HashSet<Row, BuildMix>| {
+        let soon = Soon::new(module, memory, id, late);
+        let mut changes = Vec::new();
+        for value in &values {
+            let is_late = late.contains(&value.row);
+            if value.first_step > end && !is_late {
+                continue;
             }
-            _ => {}
+            match soon.steps(module, memory, value) {
+                Some((first, last)) if is_late || last < value.last_step => {
+                    changes.push((value.first_step..=value.last_step, -value.bytes));
+                    let last = if is_late { last.max(value.last_step) } else { last };
+                    changes.push((first..=last, value.bytes));
+                }
+                _ => {}
+            }
         }
+        changes
+    };
+    let alone = moved(&small);
+    if products.is_empty() {
+        return alone;
     }
-    // A product of more bytes than it frees waits.
-    let at_loop = changes.iter().filter(|(steps, _)| steps.contains(&end));
-    let more = at_loop.fold(0i64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    if more < 0 { changes } else { Vec::new() }
+    products.extend(&small);
+    let all = moved(&products);
+    let at_loop = |changes: &[(RangeInclusive<u32>, i64)]| {
+        let there = changes.iter().filter(|(steps, _)| steps.contains(&end));
+        there.fold(0i64, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    };
+    // Products of more bytes than they free wait.
+    if at_loop(&all) < at_loop(&alone) { all } else { alone }
+}
+
+/// Whether a row computes an array of few bytes.
+fn is_reduced(module: &Module, row: Row) -> bool {
+    let bytes = module.shapes().logical_bytes(module.shape(row));
+    let is_work =
+        !passes(module, row) && !matches!(module.opcode(row), Opcode::While | Opcode::Parameter);
+    is_work && bytes.is_some_and(|own| i64::try_from(own).is_ok_and(|own| own < LEAST))
 }
 
 /// Whether a row is a product, or a fusion of one.
