@@ -305,10 +305,7 @@ def chosen() -> list[str]:
 
 
 def unlike() -> list[str]:
-    """Peaks of the train steps of `make_unlike.py`: one line for each program.
-
-    The rule that lets gradients run early was found on the first two programs; the others judge it.
-    """
+    """Peaks of the train steps of `make_unlike.py`, to which nothing was fitted: one line each."""
     lines = (FIXTURES / "policies" / "unlike.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     peaks = {(own["program"], own["policy"]): own["peak"] for own in records}

@@ -5,7 +5,9 @@
 //! the results to the operands. This is the first. Orders of compiled texts for TPUs are those of one of the
 //! three but for small moves, as `benches/README.md` tells.
 
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
+use hashbrown::HashMap;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
@@ -31,6 +33,8 @@ struct Graph {
     source: Vec<u32>,
     /// By value: bytes; 0 if no row frees them.
     bytes: Vec<i64>,
+    /// By shape of a tuple: the number of arrays before each of its elements.
+    starts: HashMap<u32, Vec<usize>, BuildMix>,
 }
 
 /// The rows of `module`, computation by computation: those of `listed` computations in the order of the
@@ -69,6 +73,7 @@ impl Graph {
             is_move: vec![false; count],
             source: (0..count as u32).collect(),
             bytes: Vec::new(),
+            starts: HashMap::default(),
         };
         // Text order is a schedule.
         for row in rows.clone() {
@@ -91,7 +96,11 @@ impl Graph {
         }
         own.iter_mut().for_each(|from| *from = self.source[*from as usize]);
         let leaves: Vec<ShapeId> = module.shapes().leaves(module.shape(row)).collect();
-        let mut results = self.handed_on(module, row, &own, leaves.len());
+        let first = match opcode {
+            Opcode::GetTupleElement => self.first_array(module, row).unwrap_or(usize::MAX),
+            _ => 0,
+        };
+        let mut results = self.handed_on(module, row, &own, (first, leaves.len()));
         let first_new = self.bytes.len() as u32;
         for (number, leaf) in leaves.iter().enumerate() {
             if results.len() > number {
@@ -136,8 +145,27 @@ impl Graph {
         }
     }
 
-    /// The values of a result that its operands hold.
-    fn handed_on(&self, module: &Module, row: Row, own: &[u32], count: usize) -> Vec<u32> {
+    /// The number of arrays before the element that a row takes out of a tuple.
+    fn first_array(&mut self, module: &Module, row: Row) -> Option<usize> {
+        let index = module.tuple_index(row)?;
+        let tuple = module.shape(Row(*module.operands(row).first()?));
+        let parts = module.shapes().tuple(tuple)?;
+        let starts = self.starts.entry(tuple.0).or_insert_with(|| {
+            let counts = parts.iter().map(|part| module.shapes().leaves(*part).count());
+            let before = |sum: &mut usize, own| Some(std::mem::replace(sum, *sum + own));
+            counts.scan(0, before).collect()
+        });
+        starts.get(index).copied()
+    }
+
+    /// The values of a result of `count` arrays that its operands hold; of those of a tuple from `first`.
+    fn handed_on(
+        &self,
+        module: &Module,
+        row: Row,
+        own: &[u32],
+        (first, count): (usize, usize),
+    ) -> Vec<u32> {
         let of =
             |number: usize| own.get(number).map(|from| self.results[*from as usize].as_slice());
         match module.opcode(row) {
@@ -145,15 +173,10 @@ impl Graph {
             Opcode::Tuple => {
                 own.iter().flat_map(|from| &self.results[*from as usize]).copied().collect()
             }
-            Opcode::GetTupleElement => (|| {
-                let operand = module.operands(row).first()?;
-                let parts = module.shapes().tuple(module.shape(Row(*operand)))?;
-                let index = module.tuple_index(row)?;
-                let before = parts.get(..index)?.iter();
-                let start: usize = before.map(|part| module.shapes().leaves(*part).count()).sum();
-                Some(of(0)?.get(start..start.checked_add(count)?)?.to_vec())
-            })()
-            .unwrap_or_default(),
+            Opcode::GetTupleElement => {
+                let inside = of(0).and_then(|own| own.get(first..first.checked_add(count)?));
+                inside.unwrap_or_default().to_vec()
+            }
             // The operand and the result of what has started.
             opcode if starts(opcode) && count > 1 => {
                 of(0).and_then(|own| own.first()).copied().into_iter().collect()
@@ -168,6 +191,7 @@ impl Graph {
     /// Rows that move nothing, in the order in which they run.
     fn list(&self, root: Option<u32>) -> Vec<u32> {
         let count = self.operands.len();
+        // By value: how often it is still read, once at the end if it is a result; and by which rows.
         let mut unread = vec![0u32; self.bytes.len()];
         let mut readers: Vec<Vec<u32>> = vec![Vec::new(); self.bytes.len()];
         for (at, reads) in (0u32..).zip(&self.reads) {
@@ -180,71 +204,91 @@ impl Graph {
         results.sort_unstable();
         results.dedup();
         results.iter().for_each(|value| unread[*value as usize] += 1);
-        let mut missing: Vec<usize> = self.operands.iter().map(Vec::len).collect();
-        let mut is_done = vec![false; count];
-        // By row: what is in the queue for it. The last that came goes first.
-        let mut queued: Vec<Option<(Priority, usize)>> = vec![None; count];
-        let mut queue: BinaryHeap<(Priority, usize, u32)> = BinaryHeap::new();
-        let mut number = 0;
-        let mut push = |at: u32,
-                        own: Priority,
-                        queued: &mut Vec<Option<(Priority, usize)>>,
-                        queue: &mut BinaryHeap<_>| {
-            queued[at as usize] = Some((own, number));
-            queue.push((own, number, at));
-            number += 1;
-        };
-        for at in (0..count as u32).filter(|at| missing[*at as usize] == 0) {
-            if !self.is_move[at as usize] {
-                push(at, self.priority(at, &unread), &mut queued, &mut queue);
+        // By row: bytes of the values that only it still reads.
+        let mut freed = vec![0i64; count];
+        for (value, rows) in readers.iter().enumerate() {
+            if let (1, [only]) = (unread[value], &rows[..]) {
+                freed[*only as usize] = freed[*only as usize].saturating_add(self.bytes[value]);
             }
         }
+        let mut missing: Vec<usize> = self.operands.iter().map(Vec::len).collect();
+        let mut is_done = vec![false; count];
+        let mut queue = Queue { queued: vec![None; count], heap: BinaryHeap::new(), pushed: 0 };
+        for at in (0..count as u32).filter(|at| missing[*at as usize] == 0) {
+            queue.push(at, self.priority(at, &freed));
+        }
         let mut order = Vec::with_capacity(count);
-        while let Some((own, entry, at)) = queue.pop() {
-            if queued[at as usize] != Some((own, entry)) {
-                continue;
-            }
-            queued[at as usize] = None;
+        while let Some(at) = queue.pop() {
             is_done[at as usize] = true;
             order.push(at);
-            let mut last: Vec<u32> = Vec::new();
+            let mut changed: Vec<u32> = Vec::new();
             for value in &self.reads[at as usize] {
                 let left = &mut unread[*value as usize];
                 *left = left.saturating_sub(1);
-                if *left == 1 {
-                    last.extend(
-                        readers[*value as usize].iter().find(|own| !is_done[**own as usize]),
-                    );
+                let mut rows = readers[*value as usize].iter().filter(|_| *left == 1);
+                if let Some(last) = rows.find(|own| !is_done[**own as usize]) {
+                    let own = &mut freed[*last as usize];
+                    *own = own.saturating_add(self.bytes[*value as usize]);
+                    changed.push(*last);
                 }
             }
             for user in &self.users[at as usize] {
                 missing[*user as usize] -= 1;
                 if missing[*user as usize] == 0 {
-                    push(*user, self.priority(*user, &unread), &mut queued, &mut queue);
+                    queue.push(*user, self.priority(*user, &freed));
                 }
             }
             // XLA looks only at the users of the operands.
             let own = &self.operands[at as usize];
-            last.retain(|user| {
-                self.operands[*user as usize].iter().any(|from| own.binary_search(from).is_ok())
-            });
-            for user in last {
-                let new = self.priority(user, &unread);
-                if queued[user as usize].is_some_and(|(old, _)| old != new) {
-                    push(user, new, &mut queued, &mut queue);
+            for user in changed {
+                let new = self.priority(user, &freed);
+                let mut operands = self.operands[user as usize].iter();
+                if queue.queued[user as usize].is_some_and(|(old, _)| old != new)
+                    && operands.any(|from| own.binary_search(from).is_ok())
+                {
+                    queue.push(user, new);
                 }
             }
         }
         order
     }
 
-    fn priority(&self, at: u32, unread: &[u32]) -> Priority {
-        if self.is_scalar[at as usize] {
-            return (i64::MAX, usize::MAX);
+    fn priority(&self, at: u32, freed: &[i64]) -> Priority {
+        match self.is_scalar[at as usize] {
+            true => (i64::MAX, usize::MAX),
+            false => {
+                let less = freed[at as usize].saturating_sub(self.defines[at as usize]);
+                (less, self.users[at as usize].len())
+            }
         }
-        let last = self.reads[at as usize].iter().filter(|value| unread[**value as usize] == 1);
-        let freed = last.fold(0i64, |sum, value| sum.saturating_add(self.bytes[*value as usize]));
-        (freed.saturating_sub(self.defines[at as usize]), self.users[at as usize].len())
+    }
+}
+
+/// The rows whose operands are there. Of those with the highest priority the last that came goes first.
+struct Queue {
+    /// By row: its entry.
+    queued: Vec<Option<(Priority, usize)>>,
+    heap: BinaryHeap<(Priority, usize, u32)>,
+    pushed: usize,
+}
+
+impl Queue {
+    /// Adds a row, or changes its priority.
+    fn push(&mut self, at: u32, priority: Priority) {
+        self.queued[at as usize] = Some((priority, self.pushed));
+        self.heap.push((priority, self.pushed, at));
+        self.pushed += 1;
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        loop {
+            let (priority, number, at) = self.heap.pop()?;
+            let own = &mut self.queued[at as usize];
+            if *own == Some((priority, number)) {
+                *own = None;
+                return Some(at);
+            }
+        }
     }
 }
 
