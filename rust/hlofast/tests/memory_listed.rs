@@ -38,7 +38,7 @@ ENTRY e {
     let (module, memory) = listed(text);
     let order = ["p", "large.2", "small.2", "large.1", "small.1", "r"];
     assert_eq!(names(&module, &memory), order);
-    assert_eq!(memory.peak.bytes, 2 * 16384 + 16);
+    assert_eq!(memory.peak.bytes, 2 * 16384 + 2 * 16);
 }
 
 #[test]
