@@ -15,14 +15,13 @@ sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
 
-@pytest.mark.parametrize(("program", "off"), [("moe_v5p_8", 0.03), ("pair_v5p_8", 0.03)])
-def test_gradients_that_wait_in_a_text_run_soon_if_nothing_is_kept(
-    program: str, off: float
-) -> None:
-    # They were 4.1 % and 7.8 % too high while the gradients waited.
+@pytest.mark.parametrize(("program", "off"), [("pair_v5p_8", 0.055), ("held_vision_v5p_16", 0.05)])
+def test_the_order_with_the_least_peak_is_taken(program: str, off: float) -> None:
+    # In the order of the text they are 7.8 % and 12.0 % too high.
     policies = hlofast.loads(policy_texts.unpack("texts")[program]).remat().policies
     peak = policy_texts.peaks()[program]["nothing"]
     assert abs(policies.policy("nothing_saveable").peak / peak - 1) <= off
+    assert policies.policy("everything_saveable").peak == policies.peak
 
 
 def test_steps_that_the_model_was_not_made_with() -> None:
@@ -39,5 +38,4 @@ def test_steps_that_the_model_was_not_made_with() -> None:
             nothing = scheduled.policy("nothing_saveable").peak
             after.append(abs(nothing / peaks[program, "nothing"] - 1))
     assert len(before) >= 8 and max(before) <= 0.05
-    # Adapters and a frozen second model are 36 % and 27 % too high (benches/README.md).
-    assert len(after) >= 8 and statistics.median(after) <= 0.05
+    assert len(after) >= 8 and statistics.median(after) <= 0.05 and max(after) <= 0.12

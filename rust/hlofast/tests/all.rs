@@ -26,6 +26,7 @@ mod infer;
 mod matmul;
 mod memory;
 mod memory_files;
+mod memory_listed;
 mod memory_live_ranges;
 mod memory_tpu;
 mod mesh_axes;

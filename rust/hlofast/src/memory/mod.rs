@@ -11,6 +11,7 @@ mod assign;
 mod class;
 mod donation;
 mod files;
+mod listed;
 mod nodes;
 mod options;
 mod order;
@@ -33,7 +34,7 @@ use xla::account_of;
 pub use xla::{Packing, Signature, Tables, XlaAccount, xla_account, xla_packing};
 
 use crate::cost::Backend;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{ComputationId, Module, Opcode, Row};
 use alias::{Donations, Sets, join_aliases};
 use nodes::{Nodes, ShapeNodes};
 use ranges::{Buffers, Ranges};
@@ -159,6 +160,17 @@ pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError>
     let permutation = order::permutation(module, options.order);
     let frame = Frame::new(module, permutation.as_deref(), options.rule)?;
     memory_of(module, frame, options)
+}
+
+/// The memory of `module` if its instructions ran in the order of XLA's list scheduler. `own` is the memory in the
+/// text's order, `sizes` are the bytes of shapes.
+pub fn memory_listed(module: &Module, own: &Memory, sizes: &[i64]) -> Result<Memory, MemoryError> {
+    let has_steps = |id: ComputationId| {
+        own.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
+    };
+    let order = listed::listed(module, sizes, has_steps);
+    let frame = Frame::new(module, Some(&order), own.options.rule)?;
+    memory_of(module, frame, &own.options)
 }
 
 /// [`memory`] and [`xla_account`], sharing work if the options allow it.

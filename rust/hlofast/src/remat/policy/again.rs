@@ -224,8 +224,7 @@ impl<'a> Again<'a> {
             }
         }
         if self.moves {
-            let changes = scan.late.changes.iter().chain(&scan.late.outside);
-            changes.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            scan.late.changes.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
         }
         let kept = self.kept.saturating_mul(trips);
         outcome.kept = outcome.kept.saturating_add(kept);
@@ -368,7 +367,7 @@ impl<'a> Again<'a> {
 
 /// Whether gradients of weights move (`late.rs`): only where the policy keeps less than the text.
 fn moves(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> bool {
-    let (mut is_any_saved, mut is_any_kept, mut keeps_less) = (false, false, false);
+    let (mut is_any_saved, mut keeps_less) = (false, false);
     for (node, _) in &fixed.kept_bytes {
         let at = *node as usize;
         if fixed.is_input[at] {
@@ -376,14 +375,11 @@ fn moves(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> b
         }
         let is_saved = states[at].fate == Fate::Saved;
         is_any_saved |= is_saved;
-        is_any_kept |= states[at].is_kept();
         let own = fixed.savable[at].and_then(|own| policies.savable.get(own as usize));
         let is_moved = states[at].fate == Fate::Offloaded && scan.body.on_host.contains(node);
         keeps_less |= !is_saved && !is_moved && own.is_some_and(|own| own.is_kept);
     }
-    let is_on_host = scan.stacks.iter().any(|stack| stack.is_host);
-    let text = [scan.recomputed.is_checkpointed, is_on_host];
-    keeps_less && scan.late.moves([is_any_saved, is_any_kept], text)
+    keeps_less && scan.late.moves(is_any_saved)
 }
 
 /// Adds the cost of a forward loop that is recomputed as a whole.

@@ -2,16 +2,15 @@
 //!
 //! For a program that does not fit, XLA looks for the schedule that takes the least memory: it
 //! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
-//! that fits, it hides transfers behind products, and nothing in the layer waits for these gradients: they
-//! run late, and what they read stays in memory until then. So where XLA for TPUs has rematerialised by itself,
-//! the model lets them wait under every policy that keeps less than the text does. Where it has not, they wait in
-//! the text; if a policy then keeps nothing of a layer, or the text moves values to host memory, they run as soon as
-//! they can (`soon.rs`). Judged by `benches/policy_accuracy.py`.
+//! that fits, nothing in the layer waits for these gradients: they run late, and what they read stays in
+//! memory until then. So where XLA for TPUs has rematerialised by itself, the model lets them wait under every
+//! policy that keeps less than the text does. Where it has not, the text's order is that of a program that
+//! fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`). Judged by
+//! `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;
 use super::scans::{is_heavy, node_of};
-use super::soon::{Soon, outside};
 use crate::flow::has_compiler_clones;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -20,7 +19,7 @@ use hashbrown::HashSet;
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
-pub const LEAST: i64 = 1 << 20;
+const LEAST: i64 = 1 << 20;
 
 /// The rows of a backward body that what it hands to the layer before does not need.
 #[derive(Debug, Default)]
@@ -31,12 +30,8 @@ pub struct Late {
     /// Whether weights are gathered from few devices. Then the gradients do not wait under policies that
     /// keep nothing of a layer; fitted on `benches/policy_accuracy.py`.
     is_few: bool,
-    /// When they would run as soon as they can; None where XLA has rematerialised by itself.
-    soon: Option<Soon>,
     /// The changes of bytes if the gradients move.
     pub changes: Vec<(RangeInclusive<u32>, i64)>,
-    /// The changes of bytes outside of the loop; of several loops in one computation, the first has them.
-    pub outside: Vec<(RangeInclusive<u32>, i64)>,
 }
 
 impl Late {
@@ -49,7 +44,10 @@ impl Late {
         is_fixed: &[bool],
         values: &[LiveValue],
     ) -> Self {
-        let Some(id) = module.called(backward, CallRole::Body) else { return Self::default() };
+        let body_of = module.called(backward, CallRole::Body);
+        let Some(id) = body_of.filter(|_| has_compiler_clones(module)) else {
+            return Self::default();
+        };
         let of = |id: ComputationId| {
             let rows = module.computation(id).rows();
             values.iter().filter(move |value| rows.contains(&value.row.0))
@@ -74,76 +72,45 @@ impl Late {
         }
         let rows = back.nodes.iter().filter(|own| own.element.is_none()).map(|own| own.outer);
         let rows = rows.filter(|row| !needed.contains(row)).collect();
-        let may_run_soon = !has_compiler_clones(module);
-        let soon = may_run_soon.then(|| Soon::new(module, memory, id, &rows));
         let is_few = gathered_from(module, body, is_fixed) < MANY;
-        let mut late = Late { rows, end, is_few, soon, ..Late::default() };
-        late.changes = of(id).flat_map(|value| late.change(module, memory, back, value)).collect();
-        if may_run_soon {
-            let around = of(module.computation_of(backward));
-            late.outside = outside(module, memory, backward, around);
-        }
+        let mut late = Late { rows, end, is_few, changes: Vec::new() };
+        late.changes = of(id).filter_map(|value| late.change(module, back, value)).collect();
         late
     }
 
     /// The last step at which `row` reads a value that it reads at `step` in the text.
     pub fn read_at(&self, row: Row, step: u32) -> u32 {
-        match &self.soon {
-            Some(soon) => soon.runs(row).unwrap_or(step),
-            None if self.rows.contains(&row) => step.max(self.end),
-            None => step,
-        }
+        if self.rows.contains(&row) { step.max(self.end) } else { step }
     }
 
-    /// Whether gradients move under a policy. It may keep something of a layer in device memory
-    /// (`is_any_saved`) or anywhere (`is_any_kept`); the text may checkpoint layers or use host memory.
-    pub fn moves(
-        &self,
-        [is_any_saved, is_any_kept]: [bool; 2],
-        [is_checkpointed, is_on_host]: [bool; 2],
-    ) -> bool {
-        match self.soon {
-            Some(_) => is_on_host || !is_any_kept && !is_checkpointed,
-            None => !self.rows.is_empty() && (is_any_saved || !self.is_few),
-        }
+    /// Whether gradients move under a policy that keeps something of a layer in device memory, or does not.
+    pub fn moves(&self, is_any_saved: bool) -> bool {
+        !self.rows.is_empty() && (is_any_saved || !self.is_few)
     }
 
-    /// What late rows read is live for longer, and what they make is not live before the other work is
-    /// done. Where they run as soon as they can, both are live earlier and end earlier.
+    /// What late rows read is live for longer, and what they make is not live before the other work is done.
     fn change(
         &self,
         module: &Module,
-        memory: &Memory,
         back: &Graph,
         value: &LiveValue,
-    ) -> Vec<(RangeInclusive<u32>, i64)> {
+    ) -> Option<(RangeInclusive<u32>, i64)> {
         let is_state = matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While);
-        let node = node_of(back, value).filter(|_| value.bytes >= LEAST && !is_state);
-        let Some(node) = node else { return Vec::new() };
+        let node = node_of(back, value).filter(|_| value.bytes >= LEAST && !is_state)?;
         let own = &back.nodes[node as usize];
         // Slices of stacks leave with the stacks (`again.rs`).
         let is_stack = matches!(own.opcode, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice);
-        let (is_late, bytes) = (self.rows.contains(&value.row), value.bytes);
-        let users = back.users(node).iter().map(|user| back.nodes[*user as usize].outer);
-        let is_read_late =
-            || own.element.is_none() && users.clone().any(|own| self.rows.contains(&own));
-        match &self.soon {
-            Some(_) if is_stack || own.element.is_some() => Vec::new(),
-            Some(soon) => match soon.steps(module, memory, value) {
-                Some((first, last)) if last < value.last_step => {
-                    vec![(value.first_step..=value.last_step, -bytes), (first..=last, bytes)]
-                }
-                _ => Vec::new(),
-            },
-            None if value.first_step > self.end || is_late && is_stack => Vec::new(),
-            None if is_late => {
-                vec![(value.first_step..=value.last_step.min(self.end), -bytes)]
-            }
-            None if is_read_late() && value.last_step < self.end => {
-                vec![(value.last_step + 1..=self.end, bytes)]
-            }
-            None => Vec::new(),
+        let is_late = self.rows.contains(&value.row);
+        if value.first_step > self.end || is_late && is_stack {
+            return None;
         }
+        if is_late {
+            return Some((value.first_step..=value.last_step.min(self.end), -value.bytes));
+        }
+        let mut users = back.users(node).iter().map(|user| back.nodes[*user as usize].outer);
+        let is_read_late = own.element.is_none() && users.any(|own| self.rows.contains(&own));
+        let is_longer = is_read_late && value.last_step < self.end;
+        is_longer.then(|| (value.last_step + 1..=self.end, value.bytes))
     }
 }
 

@@ -195,16 +195,6 @@ pub fn scans(
     if scans.iter().any(|scan| scan.group.is_some() || scan.is_again) {
         scans.iter_mut().for_each(|scan| scan.late = Late::default());
     }
-    let mut places: HashMap<ComputationId, Row, BuildMix> = HashMap::default();
-    for scan in &scans {
-        let first = places.entry(module.computation_of(scan.backward)).or_insert(scan.backward);
-        *first = scan.backward.min(*first);
-    }
-    for scan in &mut scans {
-        if places.get(&module.computation_of(scan.backward)) != Some(&scan.backward) {
-            scan.late.outside.clear();
-        }
-    }
     leave_recurrences(module, &mut scans);
     Ok(scans)
 }
