@@ -419,7 +419,8 @@ class Cost(Result):
         without a device, `Cost.peak_flops`.
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
-        but from the operations in the program instead of a formula. HFU includes recomputation.
+        but from the operations in the program instead of a formula. HFU includes recomputation,
+        and matmuls that the compiler copied into several fusions (`repeated_matmul_flops`).
         With peaks by element type, MFU = sum of (FLOPs of a type / its peak) / seconds: a matmul
         counts at the peak of the type that it multiplies, all else at the bfloat16 peak. Then
         `Utilization.peak_flops` is FLOPs over ideal seconds.
@@ -450,6 +451,7 @@ class Cost(Result):
         products = self.matmuls().to_pylist()
         matmul = sum(row["flops"] or 0 for row in products)
         recomputed = sum(row["flops"] or 0 for row in products if row["phase"] == "recompute")
+        copies = self.repeated_matmul_flops
         collectives, recomputed_collectives = self._data.collective_flops()
         by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
         operations = self._totals[0] - collectives
@@ -457,7 +459,7 @@ class Cost(Result):
         devices = self._devices()
         parts = None if device is None else self._data.flops_by_peak(device._parts())
         if parts is None:
-            parts = [(peak_flops, matmul, recomputed, operations, repeated)]
+            parts = [(peak_flops, matmul, recomputed + copies, operations, repeated + copies)]
         parts = [part for part in parts if part[3]]
         if parts:
             # One peak stays as it is; several are weighted by the seconds at each.
@@ -483,6 +485,18 @@ class Cost(Result):
             num_devices=devices,
             is_lower_bound=self.misses_flops,
         )
+
+    @property
+    def repeated_matmul_flops(self) -> int:
+        """FLOPs of matmuls that the compiler copied into several fusions, without the first of each.
+
+        They run, so they count in `flops` and in HFU, but not in MFU.
+        """
+        again = set(self._data.repeated_products().tolist())
+        if not again:
+            return 0
+        rows = self.matmuls().to_pylist()
+        return sum(row["flops"] or 0 for row in rows if row["instruction"] in again)
 
     @property
     def refuses_mfu(self) -> bool:

@@ -162,6 +162,7 @@ def notes(cost: Cost) -> Iterator[Note]:
         )
     if not cost.xla:
         yield from _about_unknown(cost)
+        yield from _about_copies(cost)
     if None in cost.computations.values("multiplicity"):
         text = "some call counts exceed 64 bits; totals are lower bounds"
         yield Note("overflow", text)
@@ -200,6 +201,21 @@ def _about_module(cost: Cost) -> Iterator[Note]:
     elif partitions > 1:
         text = f"partitioned: figures are per device, of {partitions:,} devices"
         yield Note("per-device", text, num_partitions=partitions)
+
+
+def _about_copies(cost: Cost) -> Iterator[Note]:
+    copies = len(cost._data.repeated_products())
+    if copies:
+        flops = cost.repeated_matmul_flops
+        share = flops / cost.flops if cost.flops else 0.0
+        yield Note(
+            "repeated-matmuls",
+            f"the compiler computes {_text.counted(copies, 'matmul')} again, in the fusions of other "
+            f"users, instead of storing the result: {100 * share:.1f} % of the FLOPs, counted in HFU but not "
+            "in MFU",
+            matmuls=copies,
+            flops=flops,
+        )
 
 
 def _about_unknown(cost: Cost) -> Iterator[Note]:

@@ -297,6 +297,13 @@ impl CostData {
         Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
     }
 
+    /// Returns the rows of products in fusions that repeat another product.
+    fn repeated_products(&self, py: Python<'_>) -> Column {
+        let attribution = self.held.stage.attribution();
+        let rows = py.detach(|| cost::repeated_products(self.core(), attribution));
+        Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
+    }
+
     /// Returns a table of bytes by memory space.
     fn memory_spaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::memory_spaces(self.core(), self.cost()))

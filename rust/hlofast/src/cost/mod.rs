@@ -12,6 +12,7 @@ pub mod explain;
 mod facts;
 mod groups;
 pub mod matmul;
+mod repeated;
 mod rules;
 mod traffic;
 mod uncertain;
@@ -25,6 +26,7 @@ pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
 pub(crate) use facts::integers;
 pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
+pub use repeated::repeated_products;
 pub use traffic::SpaceBytes;
 pub use uncertain::{
     Product, assumed_conditionals, assumed_executions, products, uncertain_executions,

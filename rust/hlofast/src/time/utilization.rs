@@ -3,7 +3,7 @@
 use super::device::Device;
 use super::work::Works;
 use crate::cost::matmul::contraction;
-use crate::cost::{Cost, Executions};
+use crate::cost::{Cost, Executions, repeated_products};
 use crate::flow::{Attribution, Phase};
 use crate::ir::{Module, Opcode};
 
@@ -14,11 +14,11 @@ pub struct AtPeak {
     pub peak: f64,
     /// Matmuls and convolutions.
     pub matmul: i128,
-    /// The recomputed part of `matmul`.
+    /// The part of `matmul` that runs again: recomputation, and copies of products in fusions.
     pub matmul_recomputed: i128,
     /// All operations but the additions of collectives.
     pub all: i128,
-    /// The recomputed part of `all`.
+    /// The part of `all` that runs again.
     pub all_recomputed: i128,
 }
 
@@ -34,6 +34,7 @@ pub fn flops_by_peak(
     let other = device.peak(&["bf16"])?;
     let works = Works::new(module, cost, device);
     let executions = Executions::new(module, cost, attribution);
+    let again = repeated_products(module, attribution);
     let mut sums = vec![AtPeak { peak: other, ..AtPeak::default() }];
     for row in module.rows() {
         let flops = i128::from(cost.flops.get(row.0 as usize).copied().unwrap_or(0));
@@ -52,10 +53,11 @@ pub fn flops_by_peak(
             Opcode::CustomCall => contraction(module, row).is_some(),
             _ => work.matrix_flops > 0.0,
         };
+        let is_again = again.binary_search(&row).is_ok();
         for entry in executions.of(row) {
             let runs = entry.count.unwrap_or(i64::MAX);
             let flops = flops.saturating_mul(i128::from(runs));
-            let repeated = if entry.phase == Phase::Recompute { flops } else { 0 };
+            let repeated = if is_again || entry.phase == Phase::Recompute { flops } else { 0 };
             sum.all = sum.all.saturating_add(flops);
             sum.all_recomputed = sum.all_recomputed.saturating_add(repeated);
             if is_product {
