@@ -10,6 +10,7 @@ use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
 use super::run_order::{Transfers, order, shared};
 use super::scans::{Read, Scan, Stack, is_heavy, stacked};
+use super::value::Value;
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
@@ -23,26 +24,38 @@ const MOST_READ: usize = 8;
 /// Limit on the nodes between a gathered value and the value that devices gather.
 const MOST_STEPS: usize = 16;
 
-/// The changes of bytes from each step to the next, the row of each step, and the scans.
-pub type LaidOut = (Vec<i64>, Vec<u32>, Vec<Scan>);
+/// A module that is laid out.
+pub struct LaidOut {
+    /// The changes of bytes from each step to the next.
+    pub changes: Vec<i64>,
+    /// The row of each step.
+    pub rows: Vec<u32>,
+    pub scans: Vec<Scan>,
+    /// Whether XLA may let gradients of weights wait until the end of a layer, or not.
+    pub may_wait: bool,
+    /// The steps and bytes of what a list makes before it is read (`Policies::of_orders`).
+    pub early: Vec<(RangeInclusive<u32>, i64)>,
+}
 
-/// Lays out a module. An error if it is too large, or if its layers are in groups that the model does not
-/// cover.
+/// Lays out a module, in which gradients of weights wait until the end of a layer if they may and `wait`. An
+/// error if it is too large, or if its layers are in groups that the model does not cover.
 pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
-    places: Places,
+    (places, wait): (Places, bool),
     budget: usize,
 ) -> Result<LaidOut, NoPolicies> {
     let mut layout = Layout::new(module, cost, local, places, budget);
+    layout.wait = wait;
     let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
     let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
-    let Layout { changes, rows, scans, unknown, .. } = layout;
+    let may_wait = layout.may_wait && !layout.converts_weights;
+    let Layout { changes, rows, scans, unknown, early, .. } = layout;
     match unknown {
         Some(reason) => Err(reason),
-        None => Ok((changes, rows, scans)),
+        None => Ok(LaidOut { changes, rows, scans, may_wait, early }),
     }
 }
 
@@ -97,6 +110,13 @@ pub fn stays(graph: &Graph, node: u32) -> bool {
     is_heavy(opcode) || opcode == Opcode::DynamicUpdateSlice || graph.shared.contains(&node)
 }
 
+/// Whether an element of the state of a loop starts as a constant in all places.
+fn is_zero(graph: &Graph, whole: u32, element: u32) -> bool {
+    let state = graph.states.get(&whole).and_then(|own| own.get(element as usize));
+    let node = state.and_then(Value::node);
+    node.is_some_and(|node| graph.nodes[node as usize].opcode == Opcode::Broadcast)
+}
+
 /// Lays out the steps of a module and counts the bytes at each of them.
 pub struct Layout<'a> {
     pub module: &'a Module,
@@ -115,6 +135,11 @@ pub struct Layout<'a> {
     /// By loop: bytes of the values that it stacks, by element of its state.
     stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
     pub scans: Vec<Scan>,
+    /// Whether gradients of weights wait until the end of a layer, if they may.
+    wait: bool,
+    may_wait: bool,
+    pub early: Vec<(RangeInclusive<u32>, i64)>,
+    converts_weights: bool,
     /// Why the model does not cover the module.
     unknown: Option<NoPolicies>,
 }
@@ -140,6 +165,10 @@ impl<'a> Layout<'a> {
             changed: HashMap::default(),
             stacked: HashMap::default(),
             scans: Vec::new(),
+            wait: true,
+            may_wait: false,
+            early: Vec::new(),
+            converts_weights: false,
             unknown: None,
         }
     }
@@ -239,7 +268,9 @@ impl Layout<'_> {
         let transfers = Transfers::of(graph, self.local, false);
         let start = self.rows.len() as u32;
         let mut steps = Steps::new(graph, start);
-        for node in order(graph, is_backward && transfers == Transfers::Many) {
+        let may_wait = is_backward && transfers == Transfers::Many;
+        self.may_wait |= may_wait;
+        for node in order(graph, may_wait && self.wait) {
             let own = graph.nodes[node as usize];
             steps.first[node as usize] = self.rows.len() as u32;
             if graph.states.contains_key(&node) {
@@ -350,7 +381,12 @@ impl Layout<'_> {
                 let row = graph.nodes[whole as usize].row;
                 if index.is_some_and(|index| self.changes_element(row, *index)) {
                     let bytes = self.held_bytes(graph, node, whole, index.copied().unwrap_or(0));
-                    self.add(steps.first[whole as usize]..=last, bytes);
+                    let first = steps.first[whole as usize];
+                    self.add(first..=last, bytes);
+                    let starts_as_zero = is_zero(graph, whole, index.copied().unwrap_or(0));
+                    if starts_as_zero && first > 0 && self.is_backward(row) {
+                        self.early.push((*steps.all.start()..=first - 1, bytes));
+                    }
                 }
             } else if own.element.is_none()
                 && stays(graph, node)
@@ -396,6 +432,7 @@ impl Layout<'_> {
         let is_held = |element: u32| !is_same(element) && !is_hosted(element);
         self.changed.insert(row, (0..count).map(is_held).collect());
         let steps = self.run(&own, self.is_backward(row), depth + 1)?;
+        self.converts_weights |= self.converts_weights(&own);
         let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
         let known =
             values.filter_map(|(element, value)| Some((element, self.stacked_bytes(&own, value)?)));

@@ -68,12 +68,13 @@ use crate::memory::{LiveValue, Memory};
 use crate::shares::Local;
 use again::Again;
 use base::Timeline;
-use before::{Before, scans_before};
+use before::{Before, Laid, scans_before};
 use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use stepped::Stepped;
 use unknown::unknown;
 use unrolled::Unrolled;
@@ -151,6 +152,10 @@ pub struct Policies {
     unrolled: Option<Unrolled>,
     /// These layers with all sums of gradients last, if XLA may run them so.
     late: Option<Box<(Unrolled, Timeline)>>,
+    /// The scans in the order of a list, if gradients of weights may wait and do so in `scans`.
+    list: Option<Box<Policies>>,
+    /// The steps and bytes of what a list makes before it is read (`of_orders`).
+    early: Vec<(RangeInclusive<u32>, i64)>,
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
     timeline: Timeline,
@@ -208,7 +213,8 @@ impl Policies {
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, &sizes);
         let fixed = fixed(&scans, &savable, &sizes);
-        Ok(Self { scans, unrolled: None, late: None, before: None, timeline, fixed, savable, peak })
+        let (unrolled, late, list, early, before) = (None, None, None, Vec::new(), None);
+        Ok(Self { scans, unrolled, late, list, early, before, timeline, fixed, savable, peak })
     }
 
     /// The layers of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
@@ -221,8 +227,8 @@ impl Policies {
         local: &Local,
         is_whole: bool,
     ) -> Result<Self, NoPolicies> {
-        let before = Some(Before::new(module, cost, local, is_whole));
-        let (scans, timeline) = match scans_before(module, cost, attribution, local) {
+        let before = || Some(Before::new(module, cost, local, is_whole));
+        let laid = match scans_before(module, cost, attribution, local, true) {
             Err(NoPolicies::NoLayers) => {
                 let own = Stepped::unscheduled(module, cost, attribution, local);
                 let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
@@ -231,17 +237,33 @@ impl Policies {
                 }
                 let unrolled = Unrolled::new(module, stepped, None);
                 let own = Self::of_layers(module, unrolled, timeline)?;
-                return Ok(Self { before, ..own });
+                return Ok(Self { before: before(), ..own });
             }
             found => found?,
         };
-        if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
+        if let Some(reason) = unknown(module, cost, &laid.scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }
+        let may_wait = laid.may_wait;
+        let mut own = Self::of_scans(module, laid);
+        if may_wait {
+            let list = scans_before(module, cost, attribution, local, false);
+            let list = list.map(|laid| Self::of_scans(module, laid));
+            own.list =
+                list.ok().filter(|list| list.savable.len() == own.savable.len()).map(Box::new);
+            own.peak = own.of_orders((own.peak, 0), None).0;
+        }
+        Ok(Self { before: before(), ..own })
+    }
+
+    /// Those of scans of a module that is not scheduled.
+    fn of_scans(module: &Module, laid: Laid) -> Self {
+        let Laid { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = fixed(&scans, &savable, &[]);
-        Ok(Self { scans, unrolled: None, late: None, before, timeline, fixed, savable, peak })
+        let (unrolled, late, list, before) = (None, None, None, None);
+        Self { scans, unrolled, late, list, early, before, timeline, fixed, savable, peak }
     }
 
     /// Those of layers that are repeated without a loop. An error if there are none.
@@ -263,6 +285,8 @@ impl Policies {
             scans,
             unrolled: Some(unrolled),
             late: None,
+            list: None,
+            early: Vec::new(),
             before: None,
             timeline,
             fixed,
@@ -384,10 +408,42 @@ impl Policies {
                 (peak, step, timeline) = (most, at, own);
             }
         }
+        let (own, at, is_list) = self.of_orders((peak, step), Some(fates));
+        if let Some(list) = self.list.as_deref().filter(|_| is_list) {
+            (peak, step, timeline) = (own, at, &list.timeline);
+        }
         // Nothing could be kept instead: the policy is that of the text.
         outcome.peak = if self.savable.is_empty() { self.peak } else { peak };
         outcome.at = timeline.row(step);
         outcome
+    }
+
+    /// Of a peak with its step and those in the order of a list under a policy, or as it is: those that
+    /// XLA takes, and whether they are the list's.
+    ///
+    /// XLA tries three orders and takes the one whose peak is the lowest. Two go through a layer before they
+    /// come to the gradients of its weights. The third is a list, from which it takes at each step what
+    /// frees most: it does not let gradients wait, but makes the arrays that these go to before the
+    /// forward pass. Where it is taken, later passes move these arrays to the loop that writes them.
+    /// Where layers convert their weights, a list makes the converted ones first too; the peaks of the three
+    /// orders are then so close that the model cannot tell which is taken, and gradients wait.
+    fn of_orders(&self, own: (i64, usize), fates: Option<&[Fate]>) -> (i64, usize, bool) {
+        let Some(list) = self.list.as_deref() else { return (own.0, own.1, false) };
+        let mut bytes = list.timeline.changes();
+        let mut prefixes = Vec::new();
+        for (number, scan) in (0u32..).zip(&list.scans) {
+            let Some(fates) = fates else { break };
+            let mut outcome = Outcome::default();
+            let again = Again::new(list, number, fates, &mut outcome);
+            again.account(&mut bytes, &mut outcome);
+            prefixes.push((*scan.back_steps.start(), again.prefix()));
+        }
+        let (peak, step) = bytes.highest(&prefixes);
+        list.early.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+        match bytes.highest(&prefixes).0 <= own.0 {
+            true => (peak, step, true),
+            false => (own.0, own.1, false),
+        }
     }
 
     /// FLOPs that a product takes in a step on one device; None if unknown.
