@@ -305,7 +305,7 @@ def chosen() -> list[str]:
 
 
 def unlike(name: str) -> list[str]:
-    """Peaks of the train steps of `make_unlike.py` or `make_unlike2.py`: one line for each program."""
+    """Peaks of the train steps of `make_unlike.py` or `make_unlike2.py`: one line each."""
     lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     peaks = {(own["program"], own["policy"]): own["peak"] for own in records}

@@ -28,14 +28,18 @@ def test_steps_that_the_model_was_not_made_with() -> None:
     lines = (FIXTURES / "policies" / "unlike.jsonl").read_text().splitlines()
     peaks = {(own["program"], own["policy"]): own["peak"] for own in map(json.loads, lines)}
     texts = policy_texts.unpack("unlike")
-    after, before = [], []
+    after, before, lowered = [], [], {}
     for program in {program for program, _ in peaks}:
         policies = hlofast.loads(texts[f"{program}.none.before"]).remat().policies
         scheduled = hlofast.loads(texts[f"{program}.none"]).remat().policies
         if policies is not None:
             before.append(abs(policies.peak / peaks[program, "none"] - 1))
+            nothing = policies.policy("nothing_saveable").peak
+            lowered[program] = abs(nothing / peaks[program, "nothing"] - 1)
         if scheduled is not None:
             nothing = scheduled.policy("nothing_saveable").peak
             after.append(abs(nothing / peaks[program, "nothing"] - 1))
     assert len(before) >= 8 and max(before) <= 0.05
     assert len(after) >= 8 and statistics.median(after) <= 0.05 and max(after) <= 0.12
+    # They were 6 to 13 % too high while gradients of weights in bfloat16 waited.
+    assert max(lowered[program] for program in ("base", "chunkedloss", "moe", "dpo")) <= 0.03

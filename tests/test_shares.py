@@ -21,6 +21,21 @@ ENTRY e {
 """
 
 
+LOOKUP = """HloModule m, num_partitions=4
+
+add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }}
+
+ENTRY e {{
+  table = f32[{words},512] parameter(0), sharding={{devices=[1,4]<=[4]}}
+  tokens = s32[{tokens},1] parameter(1), sharding={{devices=[4,1]<=[4]}}
+  rows = f32[{tokens},512] gather(table, tokens), offset_dims={{1}}, collapsed_slice_dims={{0}},
+    start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,512}}
+  zero = f32[] constant(0)
+  ROOT sums = f32[{tokens}] reduce(rows, zero), dimensions={{1}}, to_apply=add
+}}
+"""
+
+
 def load(name):
     return hlofast.loads(lzma.decompress((FIXTURES / f"{name}.txt.xz").read_bytes()))
 
@@ -100,3 +115,11 @@ def test_figures_inside_shard_map_are_said_to_be_of_one_device():
     assert said.endswith("together, except inside shard_map, whose shapes are those of one device")
     (said,) = (n.text for n in load("tp.before").cost().notes if n.code == "global")
     assert said.endswith("together")
+
+
+@pytest.mark.parametrize(("words", "tokens", "ways"), [(4096, 64, 1), (8, 8192, 4)])
+def test_a_lookup_is_split_as_the_larger_of_table_and_indices(words, tokens, ways):
+    # Both would be split along the same devices. Sums over a split dimension are whole on each device.
+    module = hlofast.loads(LOOKUP.format(words=words, tokens=tokens))
+    output = facts(module.memory())["device_output_bytes"]
+    assert (output.value, output.provenance) == (4 * tokens // ways, "modelled")

@@ -488,7 +488,7 @@ class Cost(Result):
 
     @property
     def repeated_matmul_flops(self) -> int:
-        """FLOPs of matmuls that the compiler copied into several fusions, without the first of each.
+        """FLOPs of matmuls that the compiler copied into several fusions, without the first ones.
 
         They run, so they count in `flops` and in HFU, but not in MFU.
         """

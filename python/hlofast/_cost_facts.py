@@ -210,9 +210,9 @@ def _about_copies(cost: Cost) -> Iterator[Note]:
         share = flops / cost.flops if cost.flops else 0.0
         yield Note(
             "repeated-matmuls",
-            f"the compiler computes {_text.counted(copies, 'matmul')} again, in the fusions of other "
-            f"users, instead of storing the result: {100 * share:.1f} % of the FLOPs, counted in HFU but not "
-            "in MFU",
+            f"the compiler computes {_text.counted(copies, 'matmul')} again, in the fusions of "
+            f"other users, instead of storing the result: {100 * share:.1f} % of the FLOPs, counted "
+            "in HFU but not in MFU",
             matmuls=copies,
             flops=flops,
         )

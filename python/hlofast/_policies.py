@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _policy_code, devices
+from hlofast import _policy_code, _policy_notes, devices
 from hlofast import _policy_fields as fields
 from hlofast._names import meant
 from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy, gaining
@@ -15,7 +15,7 @@ from hlofast.table import Table, of_rows, with_columns, with_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from hlofast._core import PolicyData
     from hlofast._module import Module
@@ -393,58 +393,8 @@ class Policies:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """How far the figures are from what XLA needs."""
-        notes = [*self.notes_of_errors, *self._notes_of_unknown()]
-        if self.chosen is not None and self.hbm is not None:
-            if self.chosen.fits and self.chosen.peak <= self.hbm * (1 - self.margin):
-                free = f"{self.margin:.0%}".replace("%", " %")
-                text = f"the chosen policy leaves {free} of the memory free for these errors"
-                notes.append(Note("margin", text))
-            elif self.chosen.fits:
-                free = f"{1 - self.chosen.peak / self.hbm:.1%}".replace("%", " %")
-                text = f"the chosen policy leaves only {free} of the memory free for these errors"
-                notes.append(Note("tight", f"{text}: it may not fit"))
-            else:
-                notes.append(self._missing(self.chosen.peak - self.hbm))
-        device = None if self._remat.device is None else devices.get(self._remat.device)
-        if self.chosen is not None and self.chosen.on_host and device is not None:
-            figures = [device.value("host_bandwidth"), device.source("host_bandwidth")]
-            text = fields.MOVING.format(bandwidth=figures[0], source=figures[1])
-            notes.append(Note("moving", text))
-        return tuple(notes)
-
-    @property
-    def notes_of_errors(self) -> Iterator[Note]:
-        """How far peaks and step times are off, or why step times are unknown."""
-        yield Note("policy-error", fields.error_of(self))
-        if self.step_seconds is not None and self.as_compiled.step_seconds is not None:
-            yield Note("policy-steps", fields.STEPS)
-            yield Note("policy-steps-error", fields.steps_error_of(self))
-        elif self.step_seconds is not None:
-            yield Note("policy-steps", fields.NO_STEPS)
-        else:
-            yield Note("policy-steps", fields.NO_SCHEDULE if self.is_modelled else fields.NO_DEVICE)
-
-    def _notes_of_unknown(self) -> Iterator[Note]:
-        """What figures cover, and why other figures, and a policy of JAX, are unknown."""
-        own = self.as_compiled.recomputed_flops if self._runs_again else 0
-        whole = sum(flops or 0 for flops in self._remat.recomputed.values("flops"))
-        together = self._remat.module.summary().devices_together
-        if own is not None and own * together < whole:
-            text = fields.OTHER_FLOPS if together == 1 else fields.OTHER_FLOPS_TOGETHER
-            text = text.format(whole=whole, own=own, devices=together)
-            yield Note("policy-recomputed", text)
-        if self._why_not_everything is not None:
-            yield Note("policy-everything", self._why_not_everything)
-        known = [self.as_compiled, *self._built_in]
-        if any(own.recomputed_flops is None for own in known):
-            yield Note("policy-flops", fields.NO_KERNELS)
-        if self.is_modelled and self.module.summary().devices_together > 1:
-            yield Note("policy-collectives", fields.NO_COLLECTIVES)
-        elif any(own.recomputed_wire_bytes is None for own in known):
-            yield Note("policy-collectives", fields.NO_WIRE_BYTES)
-        elif any(own.recomputed_wire_bytes for own in known):
-            yield Note("policy-collectives", fields.WIRE_BYTES)
+        """How far the figures are from what XLA needs, and what they do not cover."""
+        return tuple(_policy_notes.notes(self))
 
     @property
     def remedies(self) -> Table | None:
@@ -495,13 +445,6 @@ class Policies:
     def _runs_again(self) -> bool:
         """Whether a policy of the text recomputes values."""
         return self.is_checkpointed or self.has_checkpointed_groups
-
-    def _missing(self, missing: int) -> Note:
-        """What no policy saves, and what would."""
-        table = self.remedies
-        ways = [] if table is None else table.to_pylist()
-        figures = {f"by_{row['change']}": row["saved"] for row in ways}
-        return Note("no-policy-fits", self.way_out or "", missing=missing, **figures)
 
     def sections(
         self, policy: Policy | None = None, *, frontier: bool = False

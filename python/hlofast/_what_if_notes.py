@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _memory, _what_if_decided
+from hlofast import _memory, _policy_notes, _what_if_decided
 from hlofast._policy_fields import error_of
 from hlofast._result import Note
 from hlofast._text import counted, names, size
@@ -281,4 +281,4 @@ def notes(result: WhatIf) -> Iterator[Note]:
             "under it they are exact in 2; FLOPs are up to 30 % too many where the compiler "
             "recomputes on its own as compiled",
         )
-        yield from result.policy._policies.notes_of_errors
+        yield from _policy_notes.of_errors(result.policy._policies)

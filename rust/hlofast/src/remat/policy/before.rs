@@ -14,7 +14,7 @@
 use super::NoPolicies;
 use super::base::Timeline;
 use super::graph::MOST_ROWS;
-use super::layout::lay_out;
+use super::layout::{LaidOut, lay_out};
 use super::pairs::find;
 use super::scans::Scan;
 use crate::cost::Cost;
@@ -23,6 +23,7 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
 use crate::shares::Local;
 use hashbrown::HashMap;
+use std::ops::RangeInclusive;
 
 /// What is known of a module before optimisation.
 #[derive(Debug)]
@@ -45,21 +46,37 @@ impl Before {
     }
 }
 
-/// The scans of an unscheduled module and the bytes at each step. An error if the model covers no scan, or if
-/// the module is too large.
+/// Scans of an unscheduled module in one order.
+pub struct Laid {
+    pub scans: Vec<Scan>,
+    /// The bytes at each step.
+    pub timeline: Timeline,
+    /// Whether gradients of weights may wait until the end of a layer.
+    pub may_wait: bool,
+    /// The steps and bytes of what a list makes before it is read (`Policies::listed_before`).
+    pub early: Vec<(RangeInclusive<u32>, i64)>,
+}
+
+/// The scans of an unscheduled module, in which gradients of weights wait until the end of a layer if they may
+/// and `wait`. An error if the model covers no scan, or if the module is too large.
 pub fn scans_before(
     module: &Module,
     cost: &Cost,
     attribution: &Attribution,
     local: &Local,
-) -> Result<(Vec<Scan>, Timeline), NoPolicies> {
+    wait: bool,
+) -> Result<Laid, NoPolicies> {
     let mut budget = MOST_ROWS;
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
-    let (changes, rows, mut scans) = lay_out(module, cost, local, places, budget)?;
+    let LaidOut { changes, rows, mut scans, may_wait, early } =
+        lay_out(module, cost, local, (places, wait), budget)?;
     scans.sort_by_key(|scan| scan.forward);
     match scans.is_empty() {
         true => Err(NoPolicies::NoLayers),
-        false => Ok((scans, Timeline::of_changes(changes, rows))),
+        false => {
+            let timeline = Timeline::of_changes(changes, rows);
+            Ok(Laid { scans, timeline, may_wait, early })
+        }
     }
 }
 

@@ -57,6 +57,12 @@ impl Layout<'_> {
         }
     }
 
+    /// Whether products read weights of a body in a narrower type than the body gets them in.
+    pub fn converts_weights(&self, graph: &Graph) -> bool {
+        gathered_weights(graph, self.local, false)
+            .any(|own| self.bits(graph, own.product) < self.bits(graph, own.weight))
+    }
+
     /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
     /// and then their exponentials are in memory in the type in which these are summed, and both at the step
     /// that makes the exponentials. Backward passes read the scores in their own type. Returns whether

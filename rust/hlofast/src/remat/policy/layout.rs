@@ -4,21 +4,17 @@ use super::NoPolicies;
 use super::base::add;
 use super::graph::Graph;
 use super::groups::chain;
-use super::inner::is_only_stacked;
 use super::laid_groups::{Around, Laid, mark_slices};
 use super::laid_loops::share_states;
-use super::late::Late;
-use super::named::loops_around;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
-use super::recomputed::Recomputed;
 use super::run_order::{Transfers, order, shared};
-use super::scans::{Read, Scan, Stack, is_heavy, stacked};
+use super::scans::{Scan, is_heavy, stacked};
+use super::value::Value;
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::shares::Local;
 use hashbrown::{HashMap, HashSet};
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Limit on the operands of a node among which the value that it changes is looked for.
@@ -26,26 +22,38 @@ const MOST_READ: usize = 8;
 /// Limit on the nodes between a gathered value and the value that devices gather.
 const MOST_STEPS: usize = 16;
 
-/// The changes of bytes from each step to the next, the row of each step, and the scans.
-pub type LaidOut = (Vec<i64>, Vec<u32>, Vec<Scan>);
+/// A module that is laid out.
+pub struct LaidOut {
+    /// The changes of bytes from each step to the next.
+    pub changes: Vec<i64>,
+    /// The row of each step.
+    pub rows: Vec<u32>,
+    pub scans: Vec<Scan>,
+    /// Whether XLA may let gradients of weights wait until the end of a layer, or not.
+    pub may_wait: bool,
+    /// The steps and bytes of what a list makes before it is read (`Policies::listed_before`).
+    pub early: Vec<(RangeInclusive<u32>, i64)>,
+}
 
-/// Lays out a module. An error if it is too large, or if its layers are in groups that the model does not
-/// cover.
+/// Lays out a module, in which gradients of weights wait until the end of a layer if they may and `wait`. An
+/// error if it is too large, or if its layers are in groups that the model does not cover.
 pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
-    places: Places,
+    (places, wait): (Places, bool),
     budget: usize,
 ) -> Result<LaidOut, NoPolicies> {
     let mut layout = Layout::new(module, cost, local, places, budget);
+    layout.wait = wait;
     let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
     let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
-    let Layout { changes, rows, scans, unknown, .. } = layout;
+    let may_wait = layout.may_wait && !layout.converts_weights;
+    let Layout { changes, rows, scans, unknown, early, .. } = layout;
     match unknown {
         Some(reason) => Err(reason),
-        None => Ok((changes, rows, scans)),
+        None => Ok(LaidOut { changes, rows, scans, may_wait, early }),
     }
 }
 
@@ -91,7 +99,7 @@ impl Steps {
     }
 
     /// The step at which a value is used for the last time to make this node or what reads it.
-    fn of_use(&self, graph: &Graph, node: u32) -> u32 {
+    pub fn of_use(&self, graph: &Graph, node: u32) -> u32 {
         let at = node as usize;
         match stays(graph, node) {
             true => self.runs[at],
@@ -104,6 +112,13 @@ impl Steps {
 pub fn stays(graph: &Graph, node: u32) -> bool {
     let opcode = graph.nodes[node as usize].opcode;
     is_heavy(opcode) || opcode == Opcode::DynamicUpdateSlice || graph.shared.contains(&node)
+}
+
+/// Whether an element of the state of a loop starts as a constant in all places.
+fn is_zero(graph: &Graph, whole: u32, element: u32) -> bool {
+    let state = graph.states.get(&whole).and_then(|own| own.get(element as usize));
+    let node = state.and_then(Value::node);
+    node.is_some_and(|node| graph.nodes[node as usize].opcode == Opcode::Broadcast)
 }
 
 /// Lays out the steps of a module and counts the bytes at each of them.
@@ -124,6 +139,11 @@ pub struct Layout<'a> {
     /// By loop: bytes of the values that it stacks, by element of its state.
     stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
     pub scans: Vec<Scan>,
+    /// Whether gradients of weights wait until the end of a layer, if they may.
+    wait: bool,
+    may_wait: bool,
+    pub early: Vec<(RangeInclusive<u32>, i64)>,
+    converts_weights: bool,
     /// Why the model does not cover the module.
     unknown: Option<NoPolicies>,
 }
@@ -149,6 +169,10 @@ impl<'a> Layout<'a> {
             changed: HashMap::default(),
             stacked: HashMap::default(),
             scans: Vec::new(),
+            wait: true,
+            may_wait: false,
+            early: Vec::new(),
+            converts_weights: false,
             unknown: None,
         }
     }
@@ -252,9 +276,11 @@ impl Layout<'_> {
         let transfers = Transfers::of(graph, self.local, false);
         let start = self.rows.len() as u32;
         let mut steps = Steps::new(graph, start);
+        let may_wait = is_backward && transfers == Transfers::Many;
+        self.may_wait |= may_wait;
         // By loop in a layer: the step at which it begins.
         let mut began: HashMap<Row, u32, BuildMix> = HashMap::default();
-        for node in order(graph, is_backward && transfers == Transfers::Many) {
+        for node in order(graph, may_wait && self.wait) {
             let own = graph.nodes[node as usize];
             if let Some(row) = graph.within.get(&node).copied()
                 && !began.contains_key(&row)
@@ -373,7 +399,12 @@ impl Layout<'_> {
                 let row = graph.nodes[whole as usize].row;
                 if index.is_some_and(|index| self.changes_element(row, *index)) {
                     let bytes = self.held_bytes(graph, node, whole, index.copied().unwrap_or(0));
-                    self.add(steps.first[whole as usize]..=last, bytes);
+                    let first = steps.first[whole as usize];
+                    self.add(first..=last, bytes);
+                    let starts_as_zero = is_zero(graph, whole, index.copied().unwrap_or(0));
+                    if starts_as_zero && first > 0 && self.is_backward(row) {
+                        self.early.push((*steps.all.start()..=first - 1, bytes));
+                    }
                 }
             } else if own.element.is_none()
                 && stays(graph, node)
@@ -420,6 +451,7 @@ impl Layout<'_> {
         let is_held = |element: u32| !is_same(element) && !is_hosted(element);
         self.changed.insert(row, (0..count).map(is_held).collect());
         let steps = self.run(&own, self.is_backward(row), depth + 1)?;
+        self.converts_weights |= self.converts_weights(&own);
         let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
         let known =
             values.filter_map(|(element, value)| Some((element, self.stacked_bytes(&own, value)?)));
@@ -483,108 +515,5 @@ impl Layout<'_> {
         let is_held = self.changes_element(graph.nodes[whole as usize].row, element);
         let bytes = if is_held { self.held_bytes(graph, part, whole, element) } else { 0 };
         Some((bytes, steps.first[whole as usize]..=last))
-    }
-
-    /// The scan of two loops of a graph, of which one reads these stacks of the other.
-    pub fn between(
-        &mut self,
-        around: &Around<'_>,
-        read: &[(u32, u32)],
-        bodies: [Laid; 2],
-    ) -> Option<Scan> {
-        let body = &bodies[0].0;
-        let mut stacks: BTreeMap<u32, Stack> = BTreeMap::new();
-        for (element, read_as) in read {
-            if let Some(stack) = stacks.get_mut(element) {
-                stack.read_as.push(*read_as);
-                continue;
-            }
-            let Some(node) = stacked(body, *element) else { continue };
-            let held = self.held(around.graph, around.steps, around.whole, *element);
-            let Some((bytes, live)) = held else { continue };
-            stacks.insert(*element, Stack::new(body, node, *read_as, bytes, live));
-        }
-        let (pair, stacks) = (around.pair, stacks.into_values().collect());
-        let trips = trips_of(self.cost, pair.forward)?;
-        self.joined([pair.forward, pair.backward], bodies, stacks, trips)
-    }
-
-    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers.
-    pub fn joined(
-        &mut self,
-        [forward, backward]: [Row; 2],
-        [(mut body, body_steps), (mut back, back_steps)]: [Laid; 2],
-        mut stacks: Vec<Stack>,
-        trips: u64,
-    ) -> Option<Scan> {
-        let module = self.module;
-        if stacks.is_empty() {
-            return None;
-        }
-        for own in [&mut body, &mut back] {
-            let bytes: Vec<(u32, i64)> =
-                (0..own.nodes.len() as u32).map(|node| (node, self.bytes(own, node))).collect();
-            own.own_bytes.extend(bytes);
-        }
-        let use_of = |node: usize| back_steps.of_use(&back, node as u32);
-        let loops = loops_around(module, backward);
-        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true, loops));
-        let body_id = module.called(forward, CallRole::Body)?;
-        body.keep_passing(self.cost, body_id, |body, node| self.bytes_of_shape(body, node));
-        for node in 0..back.nodes.len() as u32 {
-            let opcode = back.nodes[node as usize].opcode;
-            if stays(&back, node) && opcode != Opcode::DynamicUpdateSlice {
-                let runs = back_steps.runs[node as usize];
-                let last = back_steps.last[node as usize].unwrap_or(runs);
-                let steps = back_steps.held_from(node)..=last;
-                recomputed.add_live(&back, node, self.bytes(&back, node), steps);
-            }
-        }
-        let mut leaves: HashMap<u32, u32, BuildMix> = HashMap::default();
-        for (number, node) in (0u32..).zip(&back.nodes) {
-            leaves.extend(node.element.map(|element| (element, number)));
-        }
-        for stack in &mut stacks {
-            if is_only_stacked(&body, stack.node) && stack.fore.is_empty() {
-                let runs = body_steps.runs[stack.node as usize];
-                let last = body_steps.last[stack.node as usize].unwrap_or(runs);
-                let steps = body_steps.held_from(stack.node)..=last;
-                stack.fore.push((self.bytes(&body, stack.node), steps));
-            }
-            let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
-            stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
-            let users = leaves.flat_map(|leaf| back.users(*leaf));
-            let read = |user: &u32| {
-                let step = back_steps.of_use(&back, *user);
-                let for_loop = back.nodes[*user as usize].opcode == Opcode::DynamicSlice
-                    && back.shared.contains(user)
-                    && back.users(*user).iter().any(|own| back.within.contains_key(own));
-                let copies = for_loop.then(|| {
-                    let last = back_steps.last[*user as usize].unwrap_or(step);
-                    vec![(self.bytes(&back, *user), back_steps.held_from(*user)..=last)]
-                });
-                Read { step, last: step, late: step, feeds_product: false, for_loop, copies }
-            };
-            stack.reads = users.map(read).collect();
-        }
-        Some(Scan {
-            forward,
-            backward,
-            trips,
-            in_loop: trips,
-            group: None,
-            is_again: false,
-            body,
-            back,
-            body_id,
-            back_id: module.called(backward, CallRole::Body)?,
-            stacks,
-            stack_rows: Vec::new(),
-            stack_nodes: Vec::new(),
-            recomputed,
-            body_steps: body_steps.all,
-            back_steps: back_steps.all,
-            late: Late::default(),
-        })
     }
 }

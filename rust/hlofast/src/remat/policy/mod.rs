@@ -28,6 +28,7 @@ mod kernels;
 mod laid_groups;
 mod laid_layers;
 mod laid_loops;
+mod laid_scans;
 mod laid_values;
 mod late;
 mod layer_order;
@@ -69,12 +70,13 @@ use crate::memory::{LiveValue, Memory, memory_listed};
 use crate::shares::Local;
 use again::Again;
 use base::Timeline;
-use before::{Before, scans_before};
+use before::{Before, Laid, scans_before};
 use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use stepped::Stepped;
 use unknown::unknown;
 use unrolled::Unrolled;
@@ -156,8 +158,10 @@ pub struct Policies {
     unrolled: Option<Unrolled>,
     /// These layers with all sums of gradients last, if XLA may run them so.
     late: Option<Box<(Unrolled, Timeline)>>,
-    /// The same if the module ran in the order of XLA's list scheduler, if XLA may run it so.
+    /// The scans in the order of XLA's list scheduler, if XLA may run the module so.
     listed: Option<Box<Policies>>,
+    /// Before optimisation: the steps and bytes of what a list makes before it is read (`listed_before`).
+    early: Vec<(RangeInclusive<u32>, i64)>,
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
     timeline: Timeline,
@@ -228,17 +232,19 @@ impl Policies {
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
         let fixed = fixed(&scans, &savable, sizes);
-        Ok(Self {
-            scans,
-            unrolled: None,
-            late: None,
-            listed: None,
-            before: None,
-            timeline,
-            fixed,
-            savable,
-            peak,
-        })
+        Ok(Self::plain(scans, timeline, fixed, savable, peak))
+    }
+
+    /// Those in one order.
+    fn plain(
+        scans: Vec<Scan>,
+        timeline: Timeline,
+        fixed: Vec<Fixed>,
+        savable: Vec<Savable>,
+        peak: i64,
+    ) -> Self {
+        let (unrolled, late, listed, early, before) = (None, None, None, Vec::new(), None);
+        Self { scans, unrolled, late, listed, early, before, timeline, fixed, savable, peak }
     }
 
     /// The same if the module ran in the order of XLA's list scheduler.
@@ -275,7 +281,7 @@ impl Policies {
         is_whole: bool,
     ) -> Result<Self, NoPolicies> {
         let before = Some(Before::new(module, cost, local, is_whole));
-        let (scans, timeline) = match scans_before(module, cost, attribution, local) {
+        let laid = match scans_before(module, cost, attribution, local, true) {
             Err(NoPolicies::NoLayers) => {
                 let own = Stepped::unscheduled(module, cost, attribution, local);
                 let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
@@ -288,23 +294,43 @@ impl Policies {
             }
             found => found?,
         };
-        if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
+        if let Some(reason) = unknown(module, cost, &laid.scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }
+        let may_wait = laid.may_wait;
+        let own = Self { before, ..Self::of_laid(module, laid) };
+        match may_wait.then(|| scans_before(module, cost, attribution, local, false)) {
+            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list))),
+            _ => Ok(own),
+        }
+    }
+
+    /// Those of scans of a module that is not scheduled.
+    fn of_laid(module: &Module, laid: Laid) -> Self {
+        let Laid { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = fixed(&scans, &savable, &[]);
-        Ok(Self {
-            scans,
-            unrolled: None,
-            late: None,
-            listed: None,
-            before,
-            timeline,
-            fixed,
-            savable,
-            peak,
-        })
+        Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
+    }
+
+    /// With the order of a list, of a module that is not scheduled.
+    ///
+    /// XLA tries three orders and takes the one whose peak is the lowest. Two go through a layer before they
+    /// come to the gradients of its weights. The third is a list, from which it takes at each step what
+    /// frees most: it does not let gradients wait, but makes the arrays that these go to before the
+    /// forward pass. Where it is taken, later passes move these arrays to the loop that writes them.
+    /// Where layers convert their weights, a list makes the converted ones first too; the peaks of the three
+    /// orders are then so close that the model cannot tell which is taken, and gradients wait.
+    fn listed_before(mut self, list: Self) -> Self {
+        if list.savable.len() == self.savable.len() {
+            let (most, _, with_early) = list.highest(None);
+            if with_early <= self.peak {
+                self.peak = most;
+            }
+            self.listed = Some(Box::new(list));
+        }
+        self
     }
 
     /// Those of layers that are repeated without a loop. An error if there are none.
@@ -322,17 +348,7 @@ impl Policies {
             timeline.apply(&changes);
         }
         let (scans, fixed) = (Vec::new(), Vec::new());
-        Ok(Self {
-            scans,
-            unrolled: Some(unrolled),
-            late: None,
-            listed: None,
-            before: None,
-            timeline,
-            fixed,
-            savable,
-            peak,
-        })
+        Ok(Self { unrolled: Some(unrolled), ..Self::plain(scans, timeline, fixed, savable, peak) })
     }
 
     /// Whether the module is not scheduled, so that all bytes are modelled.
@@ -459,9 +475,13 @@ impl Policies {
             }
         }
         // The same of layers in loops.
-        if let Some(listed) = self.listed.as_deref().filter(|_| self.keeps_less(fates)) {
-            let (most, at) = listed.highest(fates);
-            if most as f64 * MARGIN < peak as f64 {
+        if let Some(listed) = self.listed.as_deref() {
+            let (most, at, with_early) = listed.highest(Some(fates));
+            let is_taken = match self.before {
+                Some(_) => with_early <= peak,
+                None => self.keeps_less(fates) && most as f64 * MARGIN < peak as f64,
+            };
+            if is_taken {
                 (peak, step, timeline) = (most, at, &listed.timeline);
             }
         }
@@ -479,17 +499,21 @@ impl Policies {
         })
     }
 
-    /// The most bytes in device memory under a policy, and their step, of a module with scans.
-    fn highest(&self, fates: &[Fate]) -> (i64, usize) {
+    /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,
+    /// of a module with scans.
+    fn highest(&self, fates: Option<&[Fate]>) -> (i64, usize, i64) {
         let mut outcome = Outcome::default();
         let mut bytes = self.timeline.changes();
         let mut prefixes = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
+            let Some(fates) = fates else { break };
             let again = Again::new(self, number, fates, &mut outcome);
             again.account(&mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
         }
-        bytes.highest(&prefixes)
+        let (most, at) = bytes.highest(&prefixes);
+        self.early.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+        (most, at, bytes.highest(&prefixes).0)
     }
 
     /// FLOPs that a product takes in a step on one device; None if unknown.
