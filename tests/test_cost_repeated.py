@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import sys
 
-import policy_texts
 import pytest
 
 import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
 
 
 @functools.cache

@@ -71,6 +71,8 @@ class CostData:
         """Returns the rows of matmuls and convolutions of unknown size."""
     def dead_rows(self) -> Column:
         """Returns the rows whose results are not used."""
+    def repeated_products(self) -> Column:
+        """Returns the rows of products in fusions that repeat another product."""
     def memory_spaces(self) -> _Columns:
         """Returns a table of bytes by memory space."""
     def explain(self) -> _Columns:

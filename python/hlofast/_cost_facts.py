@@ -211,8 +211,8 @@ def _about_copies(cost: Cost) -> Iterator[Note]:
         yield Note(
             "repeated-matmuls",
             f"the compiler computes {_text.counted(copies, 'matmul')} again, in the fusions of "
-            f"other users, instead of storing the result: {100 * share:.1f} % of the FLOPs, counted "
-            "in HFU but not in MFU",
+            f"other users, instead of storing the result: {100 * share:.1f} % of the FLOPs, "
+            "counted in HFU but not in MFU",
             matmuls=copies,
             flops=flops,
         )
