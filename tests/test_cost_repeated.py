@@ -19,10 +19,9 @@ def cost(name: str) -> hlofast.Cost:
     return hlofast.loads(policy_texts.unpack("unlike2")[name]).cost()
 
 
-def matmul_flops(name: str) -> int:
-    found = cost(name).matmuls().facts["flops"].value
-    assert isinstance(found, int)
-    return found
+def matmul_flops(name: str, phase: str | None = None) -> int:
+    rows = cost(name).matmuls().to_pylist()
+    return sum(row["flops"] for row in rows if phase in (None, row["phase"]))
 
 
 @pytest.mark.parametrize(
@@ -34,8 +33,9 @@ def test_without_copies_the_work_is_that_before_optimisation(program: str, above
     devices = 1 if program == "manual" else before.summary().devices_together  # Inside shard_map.
     written = matmul_flops(f"{program}.none.before") / devices
     assert compiled / written - 1 >= above
+    again = matmul_flops(f"{program}.none", "recompute")  # XLA rematerialises.
     copies = cost(f"{program}.none").repeated_matmul_flops
-    assert (compiled - copies) / written == pytest.approx(1, abs=0.02)
+    assert (compiled - again - copies) / written == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("program", ["muon", "gemma", "t5"])
@@ -48,11 +48,11 @@ def test_programs_without_copies_have_none(program: str) -> None:
 def test_mfu_leaves_copies_out_and_hfu_does_not() -> None:
     found = cost("manual.none")
     used = found.mfu(1.0, 1e15)
-    copies = found.repeated_matmul_flops / 1e15
-    assert used.matmul_hfu - used.matmul_mfu == pytest.approx(copies)
-    assert used.hfu - used.mfu == pytest.approx(copies)
+    again = found.repeated_matmul_flops + matmul_flops("manual.none", "recompute")
+    assert used.matmul_hfu - used.matmul_mfu == pytest.approx(again / 1e15)
+    assert used.hfu - used.mfu >= again / 1e15
     on_device = found.mfu(1.0, device=hlofast.devices.get("v5e"))
-    share = found.repeated_matmul_flops / matmul_flops("manual.none")
+    share = again / matmul_flops("manual.none")
     assert on_device.matmul_mfu == pytest.approx(on_device.matmul_hfu * (1 - share))
     (note,) = (own for own in found.notes if own.code == "repeated-matmuls")
     assert note.figures["flops"] == found.repeated_matmul_flops

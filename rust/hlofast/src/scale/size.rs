@@ -5,8 +5,6 @@
 //! constant added, times a fraction, divided or multiplied by sizes of mesh axes. Symbols that meet
 //! in one dimension are one symbol; `Symbols` joins them.
 
-use std::collections::HashMap;
-
 /// Most mesh axes that a factor can count.
 pub(super) const MOST_AXES: usize = 8;
 /// The symbol of a constant factor.
@@ -248,13 +246,19 @@ impl Symbols {
         true
     }
 
-    /// Whether dimensions of two inputs are equally long.
+    /// Whether dimensions of two inputs are equally long, or one has one more: tokens and their targets are
+    /// often one array that is cut at either end.
     pub fn has_inputs_of_one_length(&self) -> bool {
-        let mut known = HashMap::new();
-        self.all
-            .iter()
-            .filter_map(|own| Some((own.size, own.input?)))
-            .any(|(size, input)| size > 1 && *known.entry(size).or_insert(input) != input)
+        let mut known: Vec<(i64, u32)> =
+            self.all.iter().filter_map(|own| Some((own.size, own.input?))).collect();
+        known.retain(|(size, _)| *size > 1);
+        known.sort_unstable();
+        known.dedup();
+        let of_two = |one: &(i64, u32), other: &(i64, u32)| {
+            one.1 != other.1 && other.0.saturating_sub(one.0) <= 1
+        };
+        // Inputs of one size and of the next are neighbours but for other sizes of the same input.
+        known.windows(2).any(|pair| of_two(&pair[0], &pair[1]))
     }
 
     /// Whether two dimensions belong to different inputs.
@@ -271,7 +275,7 @@ impl Symbols {
 pub(super) struct Sizes<'a> {
     pub symbols: &'a Symbols,
     /// By root: the new size.
-    pub changed: HashMap<u32, i64>,
+    pub changed: std::collections::HashMap<u32, i64>,
     /// Sizes of the mesh axes, old and new.
     pub axes: Vec<(i64, i64)>,
 }
