@@ -35,7 +35,7 @@ def test_without_copies_the_work_is_that_before_optimisation(program: str, above
     assert compiled / written - 1 >= above
     again = matmul_flops(f"{program}.none", "recompute")  # XLA rematerialises.
     copies = cost(f"{program}.none").repeated_matmul_flops
-    assert (compiled - again - copies) / written == pytest.approx(1, abs=0.02)
+    assert (compiled - again - copies) / written == pytest.approx(1, abs=0.025)
 
 
 @pytest.mark.parametrize("program", ["muon", "gemma", "t5"])
