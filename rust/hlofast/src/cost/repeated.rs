@@ -233,7 +233,6 @@ fn attributes(module: &Module, row: Row) -> impl Iterator<Item = (&[u8], &[u8])>
         b"to_apply",
         b"sharding",
     ];
-    let own = module.attributes(row).into_iter();
-    let pairs = own.map(|own| (module.bytes(own.key), module.bytes(own.value)));
+    let pairs = module.attributes(row).map(|own| (module.bytes(own.key), module.bytes(own.value)));
     pairs.filter(move |(name, _)| !about.contains(name))
 }

@@ -203,8 +203,12 @@ impl<'a> Spread<'a> {
             are_apart &= seen & own == 0;
             seen |= own;
         }
+        let mut is_changed = false;
         if are_apart {
-            return ties.of(at).fold(false, |changed, factor| self.apply(factor) || changed);
+            for factor in ties.of(at) {
+                is_changed |= self.apply(factor);
+            }
+            return is_changed;
         }
         let mut factors: Vec<(i128, &[u32])> = ties
             .of(at)
@@ -216,7 +220,10 @@ impl<'a> Spread<'a> {
             })
             .collect();
         factors.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-        factors.into_iter().fold(false, |changed, (_, factor)| self.apply(factor) || changed)
+        for (_, factor) in factors {
+            is_changed |= self.apply(factor);
+        }
+        is_changed
     }
 
     /// Elements of the value that a dimension belongs to.
