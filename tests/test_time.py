@@ -358,8 +358,8 @@ class TestCollectives:
     @pytest.mark.parametrize(
         ("device", "sizes", "message"),
         [
-            ("v5e", {"axes": 3}, "axes is from 1 to 2 on v5e, not 3"),
-            ("v5p", {"axes": 0}, "axes is from 1 to 3 on v5p, not 0"),
+            ("v5e", {"axes": 3}, "axes is from 1 to 2 on tpu-v5e, not 3"),
+            ("v5p", {"axes": 0}, "axes is from 1 to 3 on tpu-v5p, not 0"),
             ("h100", {"near": 0}, "near is from 1 to the 8 devices of the group, not 0"),
             ("h100", {"near": 9}, "near is from 1 to the 8 devices of the group, not 9"),
         ],

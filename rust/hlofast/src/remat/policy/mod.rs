@@ -474,7 +474,7 @@ impl Policies {
                 (peak, step, timeline) = (most, at, own);
             }
         }
-        // The same of layers in loops.
+        // Layers in loops may run in another order too.
         if let Some(listed) = self.listed.as_deref() {
             let (most, at, with_early) = listed.highest(Some(fates));
             let is_taken = match self.before {
