@@ -70,3 +70,21 @@ def test_findings_that_cost_next_to_nothing_are_not_what_to_change() -> None:
     step = load("dit.none", device="tpu-v6e")
     assert "batch-gathered" in step.lint().counts()
     assert "batch-gathered" not in {own.code for own in step.verdict().statements}
+
+
+def test_a_policy_of_jax_that_is_hardly_slower_is_named_beside_the_chosen_one() -> None:
+    module = load("t5.none", device="v5p")
+
+    def said(hbm: float) -> list[str]:
+        notes = module.remat(hbm=int(hbm)).policies.notes
+        return [note.text for note in notes if note.code == "simpler"]
+
+    policies = module.remat().policies
+    simple = policies.policy("dots_with_no_batch_dims_saveable")
+    (text,) = said(simple.peak * 1.2)
+    assert text.startswith(f"{simple.name} fits too, without names for values; its step is ")
+    chosen = module.remat(hbm=int(simple.peak * 1.2)).policies.chosen
+    loss = simple.step_seconds / chosen.step_seconds - 1
+    assert f"modelled {100 * loss:.1f} % slower" in text
+    # It does not fit, or leaves too little memory free.
+    assert not said(policies.policy("nothing_saveable").peak * 1.2)
