@@ -167,11 +167,14 @@ class TestCommand:
             "own=1,policy=full",
             "",
             "=3",
-            "batch=5",
+            "policy=fulll",
         ):
             done = hlofast_command("plan", *given, text)
             assert done.returncode == 2
             assert done.stderr.startswith("hlofast: ") and done.stderr.count("\n") == 1
+        # A choice, but none of this config's step.
+        done = hlofast_command("plan", *given, "batch=5")
+        assert done.returncode == 3 and "does not make" in done.stderr
 
     @pytest.mark.parametrize(
         "arguments",

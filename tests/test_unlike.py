@@ -1,4 +1,4 @@
-"""What is said of train steps that no part of hlofast was made with (`make_unlike2.py`)."""
+"""What is said of the train steps of `make_unlike2.py`, on which these faults were found."""
 
 from __future__ import annotations
 

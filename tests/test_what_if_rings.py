@@ -83,7 +83,7 @@ def test_where_devices_lie_is_said_to_be_an_assumption(steps) -> None:
     _, square = steps["dots_v5p"][0]
     result = square.what_if(mesh={"fsdp": 8})
     (note,) = (note for note in result.notes if note.code == "rings")
-    assert "JAX's order" in note.text
+    assert "JAX's order" in note.text and "on the old mesh, the new one or both" in note.text
     # The same mesh needs none.
     assert not any(note.code == "rings" for note in square.what_if(batch="2x").notes)
 

@@ -12,7 +12,7 @@ from hlofast._custom_calls import stated
 from hlofast._names import unknown
 from hlofast._result import Result
 from hlofast._units import read_rate, read_seconds
-from hlofast._utilization import Utilization
+from hlofast._utilization import Utilization, of_cost
 from hlofast.errors import ContextError
 from hlofast.table import Table
 
@@ -448,43 +448,7 @@ class Cost(Result):
             from hlofast._shares import refusal
 
             raise ValueError(f"{refusal(self.module)}, and no shardings are written")
-        products = self.matmuls().to_pylist()
-        matmul = sum(row["flops"] or 0 for row in products)
-        recomputed = sum(row["flops"] or 0 for row in products if row["phase"] == "recompute")
-        copies = self.repeated_matmul_flops
-        collectives, recomputed_collectives = self._data.collective_flops()
-        by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
-        operations = self._totals[0] - collectives
-        repeated = by_phase.get("recompute", 0) - recomputed_collectives
-        devices = self._devices()
-        parts = None if device is None else self._data.flops_by_peak(device._parts())
-        if parts is None:
-            parts = [(peak_flops, matmul, recomputed + copies, operations, repeated + copies)]
-        parts = [part for part in parts if part[3]]
-        if parts:
-            # One peak stays as it is; several are weighted by the seconds at each.
-            ideal = sum(part[3] / part[0] for part in parts)
-            several = sum(part[3] for part in parts) / ideal
-            peak_flops = parts[0][0] if len(parts) == 1 else several
-
-        def share(amounts: list[int]) -> float:
-            total = 0.0
-            for amount, (peak, *_) in zip(amounts, parts, strict=True):
-                budget = step_seconds * peak * devices
-                # The product of two tiny numbers can underflow to 0.
-                total += amount / budget if budget else float("inf")
-            return total
-
-        return Utilization(
-            matmul_mfu=share([part[1] - part[2] for part in parts]),
-            matmul_hfu=share([part[1] for part in parts]),
-            mfu=share([part[3] - part[4] for part in parts]),
-            hfu=share([part[3] for part in parts]),
-            step_seconds=step_seconds,
-            peak_flops=peak_flops,
-            num_devices=devices,
-            is_lower_bound=self.misses_flops,
-        )
+        return of_cost(self, step_seconds, peak_flops, device)
 
     @property
     def repeated_matmul_flops(self) -> int:
@@ -492,11 +456,9 @@ class Cost(Result):
 
         They run, so they count in `flops` and in HFU, but not in MFU.
         """
-        again = set(self._data.repeated_products().tolist())
-        if not again:
-            return 0
-        rows = self.matmuls().to_pylist()
-        return sum(row["flops"] or 0 for row in rows if row["instruction"] in again)
+        from hlofast._cost_facts import flops_of_copies
+
+        return flops_of_copies(self)
 
     @property
     def refuses_mfu(self) -> bool:

@@ -58,13 +58,13 @@ FACTS = (
     Field(
         "ratio",
         "mfu",
-        "Model FLOPs utilisation: share of the peak, without recomputation.",
+        "Model FLOPs utilisation: share of the peak, without recomputation and copied matmuls.",
         label="MFU",
     ),
     Field(
         "ratio",
         "hfu",
-        "Hardware FLOPs utilisation: share of the peak, with recomputation.",
+        "Hardware FLOPs utilisation: share of the peak, with recomputation and copied matmuls.",
         label="HFU",
     ),
     Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions only.", label="matmul MFU"),
@@ -201,6 +201,15 @@ def _about_module(cost: Cost) -> Iterator[Note]:
     elif partitions > 1:
         text = f"partitioned: figures are per device, of {partitions:,} devices"
         yield Note("per-device", text, num_partitions=partitions)
+
+
+def flops_of_copies(cost: Cost) -> int:
+    """FLOPs of matmuls that repeat another one in another fusion."""
+    again = set(cost._data.repeated_products().tolist())
+    if not again:
+        return 0
+    rows = cost.matmuls().to_pylist()
+    return sum(row["flops"] or 0 for row in rows if row["instruction"] in again)
 
 
 def _about_copies(cost: Cost) -> Iterator[Note]:

@@ -97,10 +97,12 @@ def _simpler(policies: Policies, chosen: Policy, hbm: int) -> Iterator[Note]:
     if best is None or best.step_seconds is None:
         return
     loss = best.step_seconds / step - 1
+    is_judged = fields.steps_error_of(policies) != fields.STEPS_NOT_JUDGED
     yield Note(
         "simpler",
         f"{best.name} fits too, without names for values; its step is modelled "
-        f"{100 * max(loss, 0.0):.1f} % slower, less than the error of modelled steps",
+        f"{100 * max(loss, 0.0):.1f} % slower"
+        + (", less than the error of modelled steps" if is_judged else ""),
         slower=loss,
     )
 

@@ -29,7 +29,7 @@ SHOWN = 6
 LEAST_GATHER = 1 << 16
 """Bytes below which a kept gather gets no advice: token ids, tables of positions."""
 PART_OF_KEPT = 1000
-"""Neither does what is less than this part of all kept bytes: the likelihood of each token."""
+"""A kept gather of less than 1/1000 of all kept bytes gets none either: likelihoods of tokens."""
 
 NAMING = (
     "save neither the tensor nor the shard before the constraint that gathers it{where}: pass "

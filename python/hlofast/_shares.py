@@ -128,9 +128,9 @@ def note(module: Module) -> Note | None:
     if own is None:
         return None
     said = "" if own.is_written else "; it writes no shardings, so the share of a device is unknown"
-    text = f"not partitioned yet: figures cover all {own.devices:,} devices together{said}"
-    if _enters_shard_map(module):
-        text += ", except inside shard_map, whose shapes are those of one device"
+    inside = ", except inside shard_map, whose shapes are those of one device"
+    inside = inside if _enters_shard_map(module) else ""
+    text = f"not partitioned yet: figures cover all {own.devices:,} devices together{inside}{said}"
     return Note("global", text, num_partitions=own.devices)
 
 

@@ -52,7 +52,8 @@ _ABOUT = (
 )
 DETAILS = (
     Field("text", "bound", "The resource that takes most of the step.", label="bound by"),
-    Field("ratio", "hfu", "Hardware FLOPs utilisation: MFU with recomputation.", label="HFU"),
+    Field("ratio", "hfu",
+          "Hardware FLOPs utilisation: MFU with recomputation and copied matmuls.", label="HFU"),
     Field("text", "measured_bound", "The largest part of the measured step.",
           label="measured bound"),
     Field("ratio", "measured_hfu", "HFU of the measured step.", label="measured HFU"),

@@ -102,8 +102,8 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
         yield Note(
             "rings",
             f"matmuls along {names([str(own) for own in rings.sent], most=3)} pass shards around a "
-            "ring on one of the meshes: modelled wire bytes count the transfers or collectives of "
-            "the new mesh, the peak and times those of the text"
+            "ring on the old mesh, the new one or both: modelled wire bytes count the transfers or "
+            "collectives of the new mesh, the peak and times those of the text"
             + (assumption if rings.assumes else ""),
             axes=len(rings.sent),
         )

@@ -36,8 +36,8 @@ _LARGEST = {
     ("v6e", 4): (1, 1_950_000),
 }
 """By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
-Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e and
-v5p, of 917,504 to 964,607 bytes, explain the texts of `what_if_models.py` only."""
+Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart. Those of four devices on v5e and
+v5p come from the texts of `what_if_models.py`: any from 917,504 to 964,607 bytes gives the same."""
 _SQUARE = {("v5p", 4): (2, 467_000)}
 """The same where the devices fill a square of the slice; fitted to 18 sizes compiled apart."""
 _WINDOW = 4096

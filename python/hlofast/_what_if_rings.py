@@ -10,9 +10,9 @@ fitted programs of `what_if_models.py`, and in 20 steps compiled to see where it
 * Weights and their gradients are passed along an axis that alone divides the batch: weights only if
   one matmul uses them, and no other axis divides the dimension that it sums over.
 * Sums of activations are passed by four devices if the matmul takes as long as the collective.
-* Transfers run both ways. Eight devices and more send one shard more than a ring needs. Four send
-  weights as a gather does, since their loop has one iteration and vanishes; sums begin with two
-  transfers of zeros, which those of equal shards share.
+* Transfers run both ways. Eight devices and more send n + 1 shards, two more than a gather. Four
+  send weights as a gather does, since their loop has one iteration and vanishes; sums begin with
+  two transfers of zeros, which those of equal shards share.
 
 Where devices lie is an assumption (`_what_if_places.py`): if the text has other rings, nothing is
 modelled.

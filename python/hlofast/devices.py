@@ -268,7 +268,8 @@ class Device(Mapping[str, Figure]):
             raise ValueError(f"near is from 1 to the {group_size} devices of the group, not {near}")
         most = _TOPOLOGIES.get(str(self.value("topology")), 1)
         if axes is not None and not 1 <= axes <= most:
-            raise ValueError(f"axes is from 1 to {most} on {self.name}, not {axes}")
+            limit = f"from 1 to {most}" if most > 1 else "1"
+            raise ValueError(f"axes is {limit} on {self.name}, not {axes}")
         try:
             estimate = _core._collective_time(
                 self._parts(),

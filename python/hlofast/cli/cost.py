@@ -28,9 +28,9 @@ Counts are as executed by default: loop bodies are multiplied by the trip count,
 and kernels are included where their cost is known. Every table adds up to the module. The FLOPs of
 a fusion are attributed to the instructions inside it, its bytes to the fusion itself. "not exact"
 is the share of a row's FLOPs that is modelled, stated by a kernel's author, or inside a loop of
-unknown trip count. HFU includes recomputation, MFU does not; both are relative to --peak-flops, or
-to the 16-bit peak of --device. --rules is a TOML file that assigns phases to operation names other
-than JAX's:
+unknown trip count. HFU includes recomputation and matmuls that the compiler copied into several
+fusions, MFU does not; both are relative to --peak-flops, or to the 16-bit peak of --device. --rules
+is a TOML file that assigns phases to operation names other than JAX's:
 
   [[rule]]
   pattern = "optimizer/.*"                       # regular expression for parts of op_name

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import argparse
 
     from hlofast.config import Config
+    from hlofast.config._plan_like import Likened
     from hlofast.config._plan_results import Plan
     from hlofast.devices import Device
 
@@ -95,13 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
         to_stdout = _files.is_standard_output(out)
         if (code := pages.check(out, arguments.files, is_json=arguments.json)) != DONE:
             return code
+    from hlofast.config._plan_choice import ChoiceError
     from hlofast.config._plan_like import Likened
     from hlofast.config._plan_machines import Machines
     from hlofast.config._plan_results import Plan
 
     failures = inputs.Failures()
     shower = results.Shower(Plan if arguments.like is None else Likened, arguments)
-    is_fitting = True
+    is_fitting, is_misused = True, False
     for path in arguments.files:
         config = configs.read(path, arguments, failures)
         if config is None:
@@ -127,11 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
                     if not to_stdout:
                         shower.show(plan)
                 else:
-                    try:
-                        liked = plan.like(arguments.like)
-                    except ValueError as error:
-                        inputs.complain(f"{configs.named(path)}: --like: {error}")
-                        return USAGE
+                    liked = _liked(plan, arguments.like)
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
             whole: Plan | Machines | None = shown[0] if shown else None
@@ -148,11 +146,12 @@ def run(arguments: argparse.Namespace) -> int:
         except BrokenPipeError:
             raise  # The reader closed the pipe.
         except (OSError, ValueError) as error:
+            is_misused = is_misused or isinstance(error, ChoiceError)
             failures.failed(configs.named(path), error)
     if not to_stdout:
         shower.end(failures.errors)
     if failures.errors:
-        return UNREADABLE
+        return USAGE if is_misused else UNREADABLE
     return DONE if is_fitting else FINDINGS
 
 
@@ -198,6 +197,14 @@ def _plan(
         offloads=not arguments.no_offload,
         state_dtype=arguments.state_dtype,
     )
+
+
+def _liked(plan: Plan, text: str) -> Likened:
+    """The comparison with a choice; errors name the option."""
+    try:
+        return plan.like(text)
+    except ValueError as error:
+        raise type(error)(f"--like: {error}") from None
 
 
 _MACHINE = "give --instance NAME, or --device NAME with --chips N"

@@ -29,8 +29,12 @@ EXAMPLE = "fsdp=64,tensor=4,policy=full"
 _MAPPING = "{'fsdp': 64, 'tensor': 4, 'policy': 'full'}"
 
 
+class ChoiceError(ValueError):
+    """A choice that is no choice on any machine, or names what is not known."""
+
+
 def read_choice(text: str) -> Choice:
-    """Reads a choice such as `fsdp=64,policy=full`; raises `ValueError` for other text.
+    """Reads a choice such as `fsdp=64,policy=full`; raises `ChoiceError` for other text.
 
     `mesh=` may precede the axes, which `:` may separate: `mesh=data=4:fsdp=16,policy=full`.
     """
@@ -45,7 +49,7 @@ def read_choice(text: str) -> Choice:
             continue
         last = key
         if key in choice:
-            raise ValueError(f"{key} is given twice")
+            raise ChoiceError(f"{key} is given twice")
         if not equals and key == OWN:
             choice[key] = 1
         elif (key in WORDS and value) or (key == _MESH and value == ONE_DEVICE):
@@ -53,7 +57,7 @@ def read_choice(text: str) -> Choice:
         elif key and key != OWN and _NUMBER.fullmatch(value):
             choice[key] = float(value) if "." in value else int(value)
         else:
-            raise ValueError(f"{part!r} is not NAME=VALUE: write a choice as {EXAMPLE}, or own")
+            raise ChoiceError(f"{part!r} is not NAME=VALUE: write a choice as {EXAMPLE}, or own")
     return choice
 
 
@@ -66,7 +70,7 @@ def _axes(part: str) -> list[str]:
 def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
     """The parts of a choice on a number of devices, whose mesh has these axes.
 
-    Raises `TypeError` for what is neither text nor a mapping, and `ValueError` for parts that are
+    Raises `TypeError` for what is neither text nor a mapping, and `ChoiceError` for parts that are
     not known, or have values that they cannot have.
     """
     if isinstance(choice, str):
@@ -82,13 +86,13 @@ def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
             near = meant(str(key), known) or ";"
             names = ", ".join(sorted(known))
             message = f"{key!r} is not a choice{near} known: {names}; for example {EXAMPLE}"
-            raise ValueError(message)
+            raise ChoiceError(message)
     if OWN in parts:
         if len(parts) > 1:
-            raise ValueError(f"{OWN} is a whole choice: give it alone")
+            raise ChoiceError(f"{OWN} is a whole choice: give it alone")
         if not is_number(parts[OWN]) or parts[OWN] != 1:
             message = f"{OWN} is a whole choice: give {{'{OWN}': 1}}, or '{OWN}' as text"
-            raise ValueError(f"{message}, not {parts[OWN]!r}")
+            raise ChoiceError(f"{message}, not {parts[OWN]!r}")
     return {key: _value(key, value, devices) for key, value in parts.items()}
 
 
@@ -105,11 +109,11 @@ def _flat(choice: Mapping[Any, Any], every: Collection[str]) -> Mapping[Any, Any
     if not isinstance(axes, Mapping) or not axes or not axes.keys().isdisjoint(others):
         example = "{'fsdp': 64, 'tensor': 4} or 'fsdp=64,tensor=4'"
         accepted = f"{example}, or {ONE_DEVICE!r}"
-        raise ValueError(f"{_MESH} must be sizes of axes, such as {accepted}, not {mesh!r}")
+        raise ChoiceError(f"{_MESH} must be sizes of axes, such as {accepted}, not {mesh!r}")
     rest = {key: value for key, value in choice.items() if key != _MESH}
     twice = axes.keys() & rest.keys()
     if twice:
-        raise ValueError(f"{min(twice, key=str)} is given twice")
+        raise ChoiceError(f"{min(twice, key=str)} is given twice")
     return {**axes, **rest}
 
 
@@ -117,13 +121,13 @@ def _value(key: str, value: Any, devices: int) -> float | str:
     """The value of a part that is known."""
     if key in WORDS:
         if not isinstance(value, str) or not value:
-            raise ValueError(f"{key} must be a name, not {value!r}")
+            raise ChoiceError(f"{key} must be a name, not {value!r}")
         return value
     if key == "batch":
         if not is_number(value) or not 0 < value < _MOST:
-            raise ValueError(f"{key} must be a number of sequences above 0, not {value!r}")
+            raise ChoiceError(f"{key} must be a number of sequences above 0, not {value!r}")
         return float(value) if value != int(value) else int(value)
     most = int(_MOST) if key == "accumulation" else devices
     if not is_number(value) or not 0 < value <= most or value != int(value):
-        raise ValueError(f"{key} must be a whole number from 1 to {most:,}, not {value!r}")
+        raise ChoiceError(f"{key} must be a whole number from 1 to {most:,}, not {value!r}")
     return int(value)

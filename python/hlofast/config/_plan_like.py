@@ -11,7 +11,7 @@ from hlofast._text import counted
 from hlofast.config import _plan_meshes, _plan_space
 from hlofast.config._memory import kept_of
 from hlofast.config._plan import JUDGED_APART, Modelled, Searched
-from hlofast.config._plan_choice import EXAMPLE, NUMBERS, OWN, checked
+from hlofast.config._plan_choice import EXAMPLE, NUMBERS, OWN, ChoiceError, checked
 from hlofast.config._plan_meshes import shown_mesh
 from hlofast.config._plan_notes import overridden
 from hlofast.config._plan_space import Candidate, Obstacle
@@ -277,7 +277,9 @@ class Likened(Result):
             if name in (own.name, OWN if own is searched.states[0] else own.name):
                 return own
         names = ", ".join(own.name for own in searched.states[1:])
-        raise ValueError(f"state {name!r} is not known; known: {OWN}{', ' if names else ''}{names}")
+        raise ChoiceError(
+            f"state {name!r} is not known; known: {OWN}{', ' if names else ''}{names}"
+        )
 
     def _option(self, implied: Implied, name: float | str | None) -> Option:
         searched = self._searched
@@ -295,7 +297,7 @@ class Likened(Result):
         # Names have commas.
         close = " or ".join(map(repr, nearest(str(name), [option.name for option in options])))
         near = f"; did you mean {close}?" if close else ";"
-        raise ValueError(
+        raise ChoiceError(
             f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "
             "of values that the plan lists"
         )
