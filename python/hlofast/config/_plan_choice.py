@@ -30,7 +30,7 @@ _MAPPING = "{'fsdp': 64, 'tensor': 4, 'policy': 'full'}"
 
 
 class ChoiceError(ValueError):
-    """A choice that is no choice on any machine, or names what is not known."""
+    """Text or parts that are not a choice, or name what is not known."""
 
 
 def read_choice(text: str) -> Choice:

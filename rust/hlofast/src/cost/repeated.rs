@@ -6,7 +6,7 @@
 
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, Layout, Module, Opcode, Row};
 use hashbrown::HashMap;
 
 /// Limit on the rows that are compared for two products.
@@ -79,15 +79,16 @@ impl Frames<'_> {
             callers.push(Row(caller));
             around = module.computation_of(Row(caller));
         }
-        let inner = callers
-            .iter()
-            .rev()
-            .fold(None, |frame, fusion| Some(self.enter(Place { row: *fusion, frame })));
-        let is_shared = module.callers(around).len() > 1 && {
-            let callers = module.callers(around);
-            callers.iter().any(|caller| module.opcode(Row(*caller)) == Opcode::Fusion)
-        };
-        (inner.is_some() && !is_shared).then_some((Place { row, frame: inner }, around))
+        let fusions = callers.iter().rev();
+        let inner =
+            fusions.fold(None, |frame, own| Some(self.enter(Place { row: *own, frame })))?;
+        let callers = module.callers(around);
+        let is_shared = callers.len() > 1
+            && callers
+                .iter()
+                .take(MOST_FIRST)
+                .any(|caller| module.opcode(Row(*caller)) == Opcode::Fusion);
+        (!is_shared).then_some((Place { row, frame: Some(inner) }, around))
     }
 
     /// The row that computes the value of `place`, through parameters and results of fusions and through
@@ -98,6 +99,11 @@ impl Frames<'_> {
             *left -= 1;
             let first = module.operands(place.row).first().map(|own| Row(*own));
             let next = match module.opcode(place.row) {
+                Opcode::Bitcast
+                    if first.is_some_and(|own| is_transpose(module, own, place.row)) =>
+                {
+                    None
+                }
                 Opcode::Bitcast | Opcode::Copy | Opcode::CopyStart | Opcode::CopyDone => {
                     first.map(|row| Place { row, ..place })
                 }
@@ -151,9 +157,11 @@ impl Frames<'_> {
             if one == other {
                 continue;
             }
-            if *left == 0 || !is_same_work(self.module, one.row, other.row) {
+            let count = self.module.operands(one.row).len();
+            if *left <= count || !is_same_work(self.module, one.row, other.row) {
                 return false;
             }
+            *left -= count;
             let operands =
                 self.module.operands(one.row).iter().zip(self.module.operands(other.row));
             open.extend(
@@ -165,8 +173,20 @@ impl Frames<'_> {
     }
 }
 
+/// Whether a bitcast reads the elements of `from` in another order: between equal dimensions in different
+/// layouts.
+fn is_transpose(module: &Module, from: Row, to: Row) -> bool {
+    let array = |row: Row| module.shapes().array(module.shape(row));
+    let Some((from, to)) = array(from).zip(array(to)) else { return false };
+    let order = |layout: Option<&Layout>| layout.map(|own| own.minor_to_major.clone());
+    from.is_compatible(&to) && order(from.layout) != order(to.layout)
+}
+
 /// Whether two rows compute equal values of equal operands.
 fn is_same_work(module: &Module, one: Row, other: Row) -> bool {
+    if one == other {
+        return is_plain(module.opcode(one));
+    }
     let opcode = module.opcode(one);
     let has_operands =
         !module.operands(one).is_empty() || matches!(opcode, Opcode::Constant | Opcode::Iota);

@@ -87,6 +87,8 @@ pub struct Classes<'a> {
     has_gathers: bool,
     /// Dimensions of the entry's parameters, sorted.
     weights: Vec<Vec<i64>>,
+    /// By buffer: the last step of its values, without results of the program.
+    ends: Vec<u32>,
 }
 
 /// Limit on the operations that are followed between a parameter and a derived value.
@@ -105,6 +107,12 @@ impl<'a> Classes<'a> {
         }
         weights.sort_unstable();
         weights.dedup();
+        let steps = memory.sequence().len();
+        let last_step = |buffer: usize| {
+            let values = memory.buffers.values(buffer).iter();
+            let ends = values.map(|own| memory.ranges.ends[*own as usize]);
+            ends.filter(|end| (*end as usize) < steps).max().unwrap_or(0)
+        };
         let gathers =
             |row: Row| matches!(module.opcode(row), Opcode::AllGather | Opcode::AllGatherStart);
         Self {
@@ -115,6 +123,7 @@ impl<'a> Classes<'a> {
             steps: Cell::new(module.row_count().saturating_mul(32).max(FEWEST_STEPS)),
             has_gathers: module.rows().any(gathers),
             weights,
+            ends: (0..memory.buffers.len()).map(last_step).collect(),
         }
     }
 
@@ -192,14 +201,13 @@ impl<'a> Classes<'a> {
         }
     }
 
-    /// The last step of the buffer that holds `value`: within a loop, the stacks of its results are
-    /// values of their own that end with the loop's body.
+    /// The last step of a value; of a value that a loop carries, that of its buffer: within the loop, the
+    /// stacks of its results are values of their own that end with the loop's body.
     fn last_step(&self, value: &LiveValue) -> u32 {
-        let buffers = &self.memory.buffers;
-        let is_one = (value.buffer as usize) < buffers.len();
-        let values = if is_one { buffers.values(value.buffer as usize) } else { &[] };
-        let ends = values.iter().map(|value| self.memory.ranges.ends[*value as usize]);
-        ends.max().unwrap_or(0).max(value.last_step)
+        let described = self.memory.described_by(self.module, value.row);
+        let is_carried = self.module.opcode(described) == Opcode::While;
+        let end = self.ends.get(value.buffer as usize).filter(|_| is_carried);
+        end.copied().unwrap_or(0).max(value.last_step)
     }
 
     fn phase(&self, row: Row) -> Phase {

@@ -3,13 +3,16 @@
 //! XLA orders a module by three memory schedulers and takes the order with the least peak
 //! (`hlo_memory_scheduler.cc`): a list scheduler, which always runs what frees most, and two that walk from
 //! the results to the operands. This is the first. Orders of compiled texts for TPUs are those of one of the
-//! three but for small moves, as `benches/README.md` tells.
+//! three but for small moves, as `benches/README.md` tells. Control dependencies are not followed.
 
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+
+/// Limit on the rows of a computation that only slices an array.
+const MOST_SLICED: usize = 64;
 
 /// Bytes that a row frees, less those that it defines; then the number of its users.
 type Priority = (i64, usize);
@@ -35,21 +38,24 @@ struct Graph {
     bytes: Vec<i64>,
     /// By shape of a tuple: the number of arrays before each of its elements.
     starts: HashMap<u32, Vec<usize>, BuildMix>,
+    /// Limit on the arrays that rows make and read.
+    left: usize,
 }
 
-/// The rows of `module`, computation by computation: those of `listed` computations in the order of the
-/// list scheduler, others in text order. `sizes` are the bytes of shapes.
+/// The rows of `module`, computation by computation: those of the computations `is_listed` in the order of the
+/// list scheduler, others in text order. `sizes` are the bytes of shapes. None if rows read more arrays
+/// than a program does.
 pub(super) fn listed(
     module: &Module,
     sizes: &[i64],
     is_listed: impl Fn(ComputationId) -> bool,
-) -> Vec<u32> {
+) -> Option<Vec<u32>> {
     let mut order = Vec::with_capacity(module.row_count());
     for id in (0..module.computations().len() as u32).map(ComputationId) {
         let rows = module.computation(id).rows();
         match is_listed(id) {
             true => {
-                let graph = Graph::new(module, rows.clone(), sizes);
+                let graph = Graph::new(module, rows.clone(), sizes)?;
                 let root = module.computation(id).root.checked_sub(rows.start);
                 let own = graph.list(root);
                 order.extend(behind_operands(module, &rows, own, root));
@@ -57,11 +63,11 @@ pub(super) fn listed(
             false => order.extend(rows),
         }
     }
-    order
+    Some(order)
 }
 
 impl Graph {
-    fn new(module: &Module, rows: Range<u32>, sizes: &[i64]) -> Self {
+    fn new(module: &Module, rows: Range<u32>, sizes: &[i64]) -> Option<Self> {
         let count = rows.len();
         let mut graph = Graph {
             operands: vec![Vec::new(); count],
@@ -74,25 +80,33 @@ impl Graph {
             source: (0..count as u32).collect(),
             bytes: Vec::new(),
             starts: HashMap::default(),
+            left: module.text().len().saturating_mul(16).saturating_add(1 << 20),
         };
         // Text order is a schedule.
         for row in rows.clone() {
             let at = (row - rows.start) as usize;
             let operands = module.operands(Row(row)).iter();
             let own: Vec<u32> = operands.filter_map(|own| own.checked_sub(rows.start)).collect();
-            graph.add(module, Row(row), at, own, sizes);
+            graph.add(module, Row(row), at, own, sizes)?;
         }
-        graph
+        Some(graph)
     }
 
-    fn add(&mut self, module: &Module, row: Row, at: usize, own: Vec<u32>, sizes: &[i64]) {
+    fn add(
+        &mut self,
+        module: &Module,
+        row: Row,
+        at: usize,
+        own: Vec<u32>,
+        sizes: &[i64],
+    ) -> Option<()> {
         let mut own: Vec<u32> = own.into_iter().filter(|from| (*from as usize) < at).collect();
         let opcode = module.opcode(row);
         if let Some(from) = own.first().filter(|from| self.moves(module, row, **from)) {
             self.is_move[at] = true;
             self.source[at] = self.source[*from as usize];
             self.operands[at] = vec![*from];
-            return;
+            return Some(());
         }
         own.iter_mut().for_each(|from| *from = self.source[*from as usize]);
         let leaves: Vec<ShapeId> = module.shapes().leaves(module.shape(row)).collect();
@@ -100,7 +114,13 @@ impl Graph {
             Opcode::GetTupleElement => self.first_array(module, row).unwrap_or(usize::MAX),
             _ => 0,
         };
+        let read = match opcode {
+            Opcode::GetTupleElement => 0,
+            _ => own.iter().map(|from| self.results[*from as usize].len()).sum(),
+        };
+        self.left = self.left.checked_sub(leaves.len())?.checked_sub(read)?;
         let mut results = self.handed_on(module, row, &own, (first, leaves.len()));
+        results.truncate(leaves.len());
         let first_new = self.bytes.len() as u32;
         for (number, leaf) in leaves.iter().enumerate() {
             if results.len() > number {
@@ -127,6 +147,7 @@ impl Graph {
         own.dedup();
         own.iter().for_each(|from| self.users[*from as usize].push(at as u32));
         self.operands[at] = own;
+        Some(())
     }
 
     /// Whether a row with the first operand `from` only moves an array between HBM and fast memory: XLA adds
@@ -239,12 +260,12 @@ impl Graph {
                 }
             }
             // XLA looks only at the users of the operands.
-            let own = &self.operands[at as usize];
             for user in changed {
                 let new = self.priority(user, &freed);
-                let mut operands = self.operands[user as usize].iter();
+                let (own, its) = (&self.operands[at as usize], &self.operands[user as usize]);
+                let (few, many) = if own.len() < its.len() { (own, its) } else { (its, own) };
                 if queue.queued[user as usize].is_some_and(|(old, _)| old != new)
-                    && operands.any(|from| own.binary_search(from).is_ok())
+                    && few.iter().any(|from| many.binary_search(from).is_ok())
                 {
                     queue.push(user, new);
                 }
@@ -347,9 +368,10 @@ fn ends(opcode: Opcode) -> bool {
 
 fn only_slices(module: &Module, start: Row) -> bool {
     use Opcode::{Bitcast, Constant, DynamicSlice, Parameter, Slice};
-    let mut called =
-        module.calls(start).iter().flat_map(|call| module.computation(call.computation).rows());
-    called.all(|row| {
+    let [call] = module.calls(start) else { return false };
+    let mut rows = module.computation(call.computation).rows();
+    let moves = |row| {
         matches!(module.opcode(Row(row)), Bitcast | Constant | DynamicSlice | Parameter | Slice)
-    })
+    };
+    rows.len() <= MOST_SLICED && rows.all(moves)
 }

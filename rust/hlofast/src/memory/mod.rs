@@ -168,7 +168,7 @@ pub fn memory_listed(module: &Module, own: &Memory, sizes: &[i64]) -> Result<Mem
     let has_steps = |id: ComputationId| {
         own.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
     };
-    let order = listed::listed(module, sizes, has_steps);
+    let order = listed::listed(module, sizes, has_steps).ok_or(MemoryError::TooLarge)?;
     let frame = Frame::new(module, Some(&order), own.options.rule)?;
     memory_of(module, frame, &own.options)
 }

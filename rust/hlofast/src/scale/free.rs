@@ -17,6 +17,8 @@ struct Bound<'s, 'm> {
     is_bound: Vec<bool>,
     queue: VecDeque<Row>,
     is_queued: Vec<bool>,
+    /// Limit on the arrays that are looked at: a loop may pass what one element says to the next of many.
+    left: usize,
 }
 
 impl Spread<'_> {
@@ -30,8 +32,13 @@ impl Spread<'_> {
             is_bound: vec![false; arrays],
             queue: module.rows().collect(),
             is_queued: vec![true; module.row_count()],
+            left: arrays.saturating_mul(64).max(1 << 20),
         };
         while let Some(row) = bound.queue.pop_front() {
+            let seen = module.operands(row).iter().map(|own| self.places.leaves(Row(*own)));
+            let seen = seen.fold(self.places.leaves(row), usize::saturating_add);
+            let Some(left) = bound.left.checked_sub(seen) else { return Vec::new() };
+            bound.left = left;
             if let Some(slot) = bound.is_queued.get_mut(row.0 as usize) {
                 *slot = false;
             }

@@ -257,7 +257,7 @@ impl Symbols {
         let of_two = |one: &(i64, u32), other: &(i64, u32)| {
             one.1 != other.1 && other.0.saturating_sub(one.0) <= 1
         };
-        // Inputs of one size and of the next are neighbours but for other sizes of the same input.
+        // Sorted by size, two inputs whose sizes differ by at most one are next to each other somewhere.
         known.windows(2).any(|pair| of_two(&pair[0], &pair[1]))
     }
 

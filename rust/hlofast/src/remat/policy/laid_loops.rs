@@ -31,7 +31,7 @@ impl Layout<'_> {
             array.map_or(1, |array| i64::from(array.element_type.bits()).max(1))
         };
         let held = self.local.bytes(self.module, own.row, 0);
-        held / bits(self.module.shape(own.row)) * bits(own.shape)
+        (held / bits(self.module.shape(own.row))).saturating_mul(bits(own.shape))
     }
 }
 

@@ -250,16 +250,11 @@ impl Layout<'_> {
         }
         let shape = module.shape(own.row);
         // An element of the result of a loop in a layer has a place in the loop's tuple, too.
-        let is_result = own.row == graph.within.get(&node).copied().unwrap_or(Row(u32::MAX));
+        let is_result = graph.within.get(&node) == Some(&own.row);
         let index = graph.indices.get(&node).copied().filter(|_| is_result);
         let index = own.element.or(index);
-        let leaf = match (index, shapes.tuple(shape)) {
-            (Some(element), Some(elements)) => {
-                let before = elements.iter().take(element as usize);
-                before.map(|shape| shapes.leaf_count(*shape) as usize).sum()
-            }
-            _ => 0,
-        };
+        let leaf = index.and_then(|element| shapes.first_leaf(shape, element as usize));
+        let leaf = leaf.unwrap_or(0) as usize;
         let held = self.local.bytes(module, own.row, leaf);
         let whole = |shape| shapes.logical_bytes(shape).and_then(|own| i64::try_from(own).ok());
         let (wanted, of) = (whole(own.shape).unwrap_or(0), whole(shape).unwrap_or(0));

@@ -84,8 +84,8 @@ use unrolled::Unrolled;
 /// Values of less than this many bytes per iteration are left out of the account.
 const LEAST: i64 = 1024;
 
-/// By how much more the order of the text may need. Of texts compiled under other policies whose order is not the
-/// list scheduler's, that order, simulated, needs up to 3 % less, and up to 2 % with the parameters.
+/// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced. For
+/// texts in another order, its simulated peak is up to 3 % lower, with parameters up to 2 %.
 const MARGIN: f64 = 1.02;
 
 /// What becomes of a value.
