@@ -87,7 +87,7 @@ pub struct Classes<'a> {
     has_gathers: bool,
     /// Dimensions of the entry's parameters, sorted.
     weights: Vec<Vec<i64>>,
-    /// By buffer: the last step of its values, without results of the program.
+    /// By buffer that a loop carries: the last step of its values, without results of the program.
     ends: Vec<u32>,
 }
 
@@ -108,9 +108,19 @@ impl<'a> Classes<'a> {
         weights.sort_unstable();
         weights.dedup();
         let steps = memory.sequence().len();
+        let is_carried = |value: u32| {
+            let row = memory.steps.rows[memory.nodes.steps[value as usize] as usize];
+            match module.opcode(Row(row)) {
+                Opcode::Parameter => module.computation_of(Row(row)) != module.entry(),
+                opcode => opcode == Opcode::While,
+            }
+        };
         let last_step = |buffer: usize| {
-            let values = memory.buffers.values(buffer).iter();
-            let ends = values.map(|own| memory.ranges.ends[*own as usize]);
+            let values = memory.buffers.values(buffer);
+            if !values.iter().any(|own| is_carried(*own)) {
+                return 0;
+            }
+            let ends = values.iter().map(|own| memory.ranges.ends[*own as usize]);
             ends.filter(|end| (*end as usize) < steps).max().unwrap_or(0)
         };
         let gathers =
@@ -201,13 +211,11 @@ impl<'a> Classes<'a> {
         }
     }
 
-    /// The last step of a value; of a value that a loop carries, that of its buffer: within the loop, the
-    /// stacks of its results are values of their own that end with the loop's body.
+    /// The last step of a value, or of its buffer if a loop carries it: within the loop, the stacks of its
+    /// results are values of their own that end with the loop's body.
     fn last_step(&self, value: &LiveValue) -> u32 {
-        let described = self.memory.described_by(self.module, value.row);
-        let is_carried = self.module.opcode(described) == Opcode::While;
-        let end = self.ends.get(value.buffer as usize).filter(|_| is_carried);
-        end.copied().unwrap_or(0).max(value.last_step)
+        let end = self.ends.get(value.buffer as usize).copied();
+        end.unwrap_or(0).max(value.last_step)
     }
 
     fn phase(&self, row: Row) -> Phase {

@@ -32,10 +32,14 @@ impl Spread<'_> {
             is_bound: vec![false; arrays],
             queue: module.rows().collect(),
             is_queued: vec![true; module.row_count()],
-            left: arrays.saturating_mul(64).max(1 << 20),
+            left: arrays.saturating_mul(256).max(1 << 22),
         };
         while let Some(row) = bound.queue.pop_front() {
-            let seen = module.operands(row).iter().map(|own| self.places.leaves(Row(*own)));
+            let read = match module.opcode(row) {
+                Opcode::GetTupleElement => &[],
+                _ => module.operands(row),
+            };
+            let seen = read.iter().map(|own| self.places.leaves(Row(*own)));
             let seen = seen.fold(self.places.leaves(row), usize::saturating_add);
             let Some(left) = bound.left.checked_sub(seen) else { return Vec::new() };
             bound.left = left;
