@@ -167,7 +167,7 @@ class TestCommand:
             "own=1,policy=full",
             "",
             "=3",
-            "policy=fulll",
+            "policy=entire",
         ):
             done = hlofast_command("plan", *given, text)
             assert done.returncode == 2
