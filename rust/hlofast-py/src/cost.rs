@@ -401,15 +401,15 @@ impl CostData {
     }
 
     /// Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of matmuls,
-    /// of recomputed matmuls, of all operations, of all recomputed ones. None if the bfloat16 peak
+    /// of those that run again, of all operations, of those that run again. None if the bfloat16 peak
     /// is unknown.
     fn flops_by_peak(&self, py: Python<'_>, device: DeviceParts) -> Option<Vec<FlopsAtPeak>> {
         let (core, cost, device) = (self.core(), self.cost(), device_of(device));
         let attribution = self.held.stage.attribution();
         let sums = py.detach(|| hlofast::time::flops_by_peak(core, cost, attribution, &device))?;
         let known = sums.into_iter();
-        let parts = known
-            .map(|sum| (sum.peak, sum.matmul, sum.matmul_recomputed, sum.all, sum.all_recomputed));
+        let parts =
+            known.map(|sum| (sum.peak, sum.matmul, sum.matmul_again, sum.all, sum.all_again));
         Some(parts.collect())
     }
 

@@ -5,6 +5,9 @@
 //! the results to the operands. This is the first. Orders of compiled texts for TPUs are those of one of the
 //! three but for small moves, as `benches/README.md` tells. Control dependencies are not followed.
 
+use super::order::post_order;
+use super::peak::memory_space;
+use super::ranges::joins_in_place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
@@ -51,14 +54,19 @@ pub(super) fn listed(
     is_listed: impl Fn(ComputationId) -> bool,
 ) -> Option<Vec<u32>> {
     let mut order = Vec::with_capacity(module.row_count());
+    let mut is_seen = vec![false; module.row_count()];
     for id in (0..module.computations().len() as u32).map(ComputationId) {
         let rows = module.computation(id).rows();
         match is_listed(id) {
             true => {
                 let graph = Graph::new(module, rows.clone(), sizes)?;
                 let root = module.computation(id).root.checked_sub(rows.start);
-                let own = graph.list(root);
-                order.extend(behind_operands(module, &rows, own, root));
+                // Rows that the graph leaves out come before the rows that read them.
+                let is_root = |at: &u32| Some(*at) == root;
+                let rest = (0..rows.len() as u32).filter(|at| !is_root(at)).chain(root);
+                let own = graph.list(root).into_iter().filter(|at| !is_root(at)).chain(rest);
+                let starts = own.map(|at| rows.start + at);
+                post_order(module, rows.clone(), starts, &mut is_seen, &mut order);
             }
             false => order.extend(rows),
         }
@@ -153,7 +161,6 @@ impl Graph {
     /// Whether a row with the first operand `from` only moves an array between HBM and fast memory: XLA adds
     /// such rows to the schedule.
     fn moves(&self, module: &Module, row: Row, from: u32) -> bool {
-        const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
         let mut leaves = module.shapes().leaves(module.shape(row));
         match module.opcode(row) {
             Opcode::CopyStart => !leaves.any(|leaf| is_on_host(module, leaf)),
@@ -161,7 +168,7 @@ impl Graph {
             Opcode::CopyDone | Opcode::AsyncUpdate | Opcode::AsyncDone => {
                 self.is_move[from as usize]
             }
-            Opcode::CustomCall => module.bytes(module.tail(row)).starts_with(TARGET),
+            Opcode::CustomCall => joins_in_place(module, row),
             _ => false,
         }
     }
@@ -313,33 +320,6 @@ impl Queue {
     }
 }
 
-/// All rows of a computation: `order`, with those that it leaves out before the rows that read them.
-fn behind_operands(
-    module: &Module,
-    rows: &Range<u32>,
-    order: Vec<u32>,
-    root: Option<u32>,
-) -> Vec<u32> {
-    let mut is_seen = vec![false; rows.len()];
-    let mut placed = Vec::with_capacity(rows.len());
-    let is_root = |at: &u32| Some(*at) == root;
-    let rest = (0..rows.len() as u32).filter(|at| !is_root(at)).chain(root);
-    for at in order.into_iter().filter(|at| !is_root(at)).chain(rest) {
-        let mut stack = vec![(at, false)];
-        while let Some((at, is_open)) = stack.pop() {
-            if is_open {
-                placed.push(rows.start + at);
-            } else if !std::mem::replace(&mut is_seen[at as usize], true) {
-                stack.push((at, true));
-                let operands = module.operands(Row(rows.start + at)).iter().rev();
-                let inside = operands.filter(|own| rows.contains(own)).map(|own| own - rows.start);
-                stack.extend(inside.filter(|own| !is_seen[*own as usize]).map(|own| (own, false)));
-            }
-        }
-    }
-    placed
-}
-
 /// Bytes of an array; none in host memory.
 fn size_of(module: &Module, leaf: ShapeId, sizes: &[i64]) -> i64 {
     match is_on_host(module, leaf) {
@@ -348,9 +328,8 @@ fn size_of(module: &Module, leaf: ShapeId, sizes: &[i64]) -> i64 {
     }
 }
 
-fn is_on_host(module: &Module, shape: ShapeId) -> bool {
-    let layout = module.shapes().array(shape).and_then(|array| array.layout);
-    layout.is_some_and(|layout| layout.memory_space == HOST_SPACE)
+fn is_on_host(module: &Module, leaf: ShapeId) -> bool {
+    memory_space(module, leaf) == HOST_SPACE
 }
 
 fn starts(opcode: Opcode) -> bool {

@@ -23,18 +23,24 @@ pub(super) fn post_orders(
     let mut rows = Vec::with_capacity(module.row_count());
     let mut is_seen = vec![false; module.row_count()];
     for id in computations {
-        post_order(module, module.computation(id).rows(), &mut is_seen, &mut rows);
+        let own = module.computation(id).rows();
+        // Malformed text may contain cycles without outside users; these come last.
+        let sinks = own.clone().filter(|row| module.users().get(*row).is_empty());
+        post_order(module, own.clone(), sinks.chain(own), &mut is_seen, &mut rows);
     }
     rows
 }
 
-/// Operands before users, starting from unused rows, first to last.
-fn post_order(module: &Module, rows: Range<u32>, is_seen: &mut [bool], order: &mut Vec<u32>) {
-    let users = module.users();
+/// Adds those of `rows` that `starts` reach, operands before users, from the first start to the last.
+pub(super) fn post_order(
+    module: &Module,
+    rows: Range<u32>,
+    starts: impl Iterator<Item = u32>,
+    is_seen: &mut [bool],
+    order: &mut Vec<u32>,
+) {
     let mut stack: Vec<(u32, std::slice::Iter<'_, u32>)> = Vec::new();
-    // Malformed text may contain cycles without outside users; these come last.
-    let sinks = rows.clone().filter(|row| users.get(*row).is_empty());
-    for start in sinks.chain(rows.clone()) {
+    for start in starts {
         if std::mem::replace(&mut is_seen[start as usize], true) {
             continue;
         }

@@ -3,7 +3,7 @@
 use super::alias::{Donations, Sets};
 use super::schedule::nth_call;
 use super::values::Reader;
-use crate::ir::{Opcode, Row};
+use crate::ir::{Module, Opcode, Row};
 
 /// The live range of every value; entries of nodes that define no value are meaningless.
 #[derive(Clone, Debug, Default)]
@@ -111,15 +111,11 @@ impl Ranges {
     }
 
     /// A concatenation that moves no data takes over the memory of its operands: an operand that is
-    /// used last by the concatenation ends one step earlier. TPU compilers write such a
-    /// concatenation as a custom call.
+    /// used last by the concatenation ends one step earlier.
     pub fn hand_over_joined(&mut self, reader: &Reader<'_>, values: &[u32]) {
-        const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
             let module = reader.module;
-            if module.opcode(Row(*row)) != Opcode::CustomCall
-                || !module.bytes(module.tail(Row(*row))).starts_with(TARGET)
-            {
+            if !joins_in_place(module, Row(*row)) {
                 continue;
             }
             for operand in module.operands(Row(*row)) {
@@ -231,4 +227,10 @@ impl Buffers {
     pub fn values(&self, buffer: usize) -> &[u32] {
         &self.values[self.offsets[buffer] as usize..self.offsets[buffer + 1] as usize]
     }
+}
+
+/// Whether a row is a concatenation that moves no data, which TPU compilers write as a custom call.
+pub(super) fn joins_in_place(module: &Module, row: Row) -> bool {
+    const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
+    module.opcode(row) == Opcode::CustomCall && module.bytes(module.tail(row)).starts_with(TARGET)
 }

@@ -72,14 +72,7 @@ impl Spread<'_> {
 
     /// Whether the row that is being visited makes or takes such an array.
     pub(super) fn meets_free(&self) -> bool {
-        let row = self.current;
-        let operands = self.module.operands(row).iter().map(|operand| Row(*operand));
-        operands.chain([row]).any(|row| {
-            (0..self.places.leaves(row)).any(|leaf| {
-                let slot = self.places.leaf(row, leaf);
-                slot.is_some_and(|slot| slot.dims().any(|dim| self.is_free(dim)))
-            })
-        })
+        self.any_dim(self.current, |dim| self.is_free(dim))
     }
 }
 

@@ -168,11 +168,16 @@ impl<'m> Spread<'m> {
 
     /// Whether a dimension of `row` or of an operand is unknown.
     fn is_open(&self, row: Row) -> bool {
+        self.any_dim(row, |dim| self.get(dim).is_none())
+    }
+
+    /// Whether a dimension of `row` or of an operand is such.
+    pub(super) fn any_dim(&self, row: Row, is: impl Fn(u32) -> bool) -> bool {
         let operands = self.module.operands(row).iter().map(|operand| Row(*operand));
         operands.chain([row]).any(|row| {
             (0..self.places.leaves(row)).any(|leaf| {
                 let slot = self.places.leaf(row, leaf);
-                slot.is_some_and(|slot| slot.dims().any(|dim| self.get(dim).is_none()))
+                slot.is_some_and(|slot| slot.dims().any(&is))
             })
         })
     }

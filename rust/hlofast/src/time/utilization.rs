@@ -15,11 +15,11 @@ pub struct AtPeak {
     /// Matmuls and convolutions.
     pub matmul: i128,
     /// The part of `matmul` that runs again: recomputation, and copies of products in fusions.
-    pub matmul_recomputed: i128,
+    pub matmul_again: i128,
     /// All operations but the additions of collectives.
     pub all: i128,
     /// The part of `all` that runs again.
-    pub all_recomputed: i128,
+    pub all_again: i128,
 }
 
 /// The FLOPs of `module` by the peak that they count at. A matmul counts at the peak of the type
@@ -59,10 +59,10 @@ pub fn flops_by_peak(
             let flops = flops.saturating_mul(i128::from(runs));
             let repeated = if is_again || entry.phase == Phase::Recompute { flops } else { 0 };
             sum.all = sum.all.saturating_add(flops);
-            sum.all_recomputed = sum.all_recomputed.saturating_add(repeated);
+            sum.all_again = sum.all_again.saturating_add(repeated);
             if is_product {
                 sum.matmul = sum.matmul.saturating_add(flops);
-                sum.matmul_recomputed = sum.matmul_recomputed.saturating_add(repeated);
+                sum.matmul_again = sum.matmul_again.saturating_add(repeated);
             }
         }
     }

@@ -216,7 +216,8 @@ impl<'a> Again<'a> {
             bytes.add(*stack.live.start()..=end, -stack.bytes);
             stack.turned.iter().for_each(|(size, steps)| bytes.add(steps.clone(), -size));
             let aft = stack.aft.iter().filter(|_| !stack.is_weight);
-            // Without groups, those are of a stack of a loop in a layer, which stays if it is kept.
+            // Without groups, `fore` holds the values that a loop in a layer stacks: they stay if the policy
+            // keeps them.
             let stays = scan.group.is_none() && self.states[stack.node as usize].is_kept();
             let fore = stack.fore.iter().filter(|_| !stays);
             for (size, steps) in fore.chain(aft) {

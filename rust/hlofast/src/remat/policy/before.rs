@@ -47,7 +47,7 @@ impl Before {
 }
 
 /// Scans of an unscheduled module in one order.
-pub struct Laid {
+pub struct LaidScans {
     pub scans: Vec<Scan>,
     /// The bytes at each step.
     pub timeline: Timeline,
@@ -65,7 +65,7 @@ pub fn scans_before(
     attribution: &Attribution,
     local: &Local,
     wait: bool,
-) -> Result<Laid, NoPolicies> {
+) -> Result<LaidScans, NoPolicies> {
     let mut budget = MOST_ROWS;
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
     let LaidOut { changes, rows, mut scans, may_wait, early } =
@@ -75,7 +75,7 @@ pub fn scans_before(
         true => Err(NoPolicies::NoLayers),
         false => {
             let timeline = Timeline::of_changes(changes, rows);
-            Ok(Laid { scans, timeline, may_wait, early })
+            Ok(LaidScans { scans, timeline, may_wait, early })
         }
     }
 }

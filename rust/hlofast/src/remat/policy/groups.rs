@@ -20,7 +20,7 @@ use super::NoPolicies;
 use super::graph::Graph;
 use super::pairs::{looped, trips_of};
 use super::scans::{
-    Finder, Scan, Stack, is_rearrangement, is_unchanged, node_of, stacked, steps_of, written_by,
+    Finder, Scan, Stack, is_rearrangement, is_unchanged, stacked, steps_of, written_by,
 };
 use super::unknown::{is_kept_apart, loops_over_layers_of};
 use crate::flow::origin::Place;
@@ -165,14 +165,7 @@ impl Finder<'_> {
     fn body(&mut self, row: Row, closed: &[Row]) -> Option<Body> {
         let id = self.module.called(row, CallRole::Body)?;
         let graph = Graph::new(self.module, id, closed, &mut self.budget)?;
-        let rows = self.module.computation(id).rows();
-        let mut buffers: HashMap<u32, Vec<u32>, BuildMix> = HashMap::default();
-        for value in self.values.iter().filter(|own| rows.contains(&own.row.0) && own.bytes > 0) {
-            let own = node_of(&graph, value).map(|node| buffers.entry(node).or_default());
-            if let Some(own) = own.filter(|own| !own.contains(&value.buffer)) {
-                own.push(value.buffer);
-            }
-        }
+        let buffers = self.buffers_of(&graph, id);
         Some(Body { id, graph, buffers })
     }
 

@@ -2,8 +2,8 @@
 //!
 //! To the graph of a layer such a loop is a few values: the elements of its result, and the products in its
 //! body that no element stacks. A policy saves those like any other product, stacked for all iterations, but
-//! while a layer runs they are one iteration's working memory. What an element or a product reads goes
-//! through the elements of the loop's state that hand something on, back to what the loop gets.
+//! while a layer runs they are one iteration's working memory. What an element reads goes through the
+//! elements of the iteration before, back to what the loop gets; products are taken to read the initial state.
 
 use super::graph::{Graph, Value};
 use super::named::components;
@@ -134,7 +134,7 @@ fn hand_on(results: &mut [Option<Made>], budget: &mut usize) -> Option<()> {
                 let from = results.get(*element as usize).and_then(Option::as_ref);
                 products.extend(from.into_iter().flat_map(|from| &from.read.products));
             }
-            *budget = budget.checked_sub(products.len() + 1)?;
+            *budget = budget.checked_sub(products.len() + own.read.elements.len() + 1)?;
             products.sort_unstable();
             products.dedup();
             let Some(own) = &mut results[index] else { continue };

@@ -5,7 +5,6 @@
 //! whose layout is not that of their other operands.
 
 use super::graph::Graph;
-use super::groups::Spans;
 use super::late::Late;
 use super::scans::{Finder, MOST_REARRANGED, MOST_STEPS, is_rearrangement, node_of};
 use super::stacks::Read;
@@ -13,7 +12,7 @@ use super::stored::only_moves;
 use crate::flow::is_compiler_clone;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Dimension, Module, Opcode, Row, ShapeId};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 /// Limit on the rows that read one stack, through rows that move its slices. Beyond it none is known.
 const MOST_READERS: usize = 256;
@@ -40,9 +39,11 @@ impl Finder<'_> {
         }
         // A fusion may take several slices out for a loop in the layer.
         let is_for_loop = || {
-            let mut made = Vec::new();
-            back.result(node.outer).leaves(&mut made, &mut 0);
-            made.contains(&user) && back.users(user).iter().any(|own| back.within.contains_key(own))
+            back.users(user).iter().any(|own| back.within.contains_key(own)) && {
+                let mut made = Vec::new();
+                back.result(node.outer).leaves(&mut made, &mut 0);
+                made.contains(&user)
+            }
         };
         read.for_loop = node.opcode == Opcode::DynamicSlice && is_for_loop();
         let is_copy = node.opcode == Opcode::DynamicSlice
@@ -56,15 +57,21 @@ impl Finder<'_> {
         read
     }
 
-    /// Bytes and steps of the buffers of a node in the body of a loop, whose graph is `body`.
-    pub fn buffers_of(&self, body: &Graph, id: ComputationId, node: u32) -> Spans {
+    /// By node of `graph`, which is that of computation `id`: the buffers of its values.
+    pub fn buffers_of(&self, graph: &Graph, id: ComputationId) -> HashMap<u32, Vec<u32>, BuildMix> {
         let rows = self.module.computation(id).rows();
-        let own = self.values.iter().filter(|own| own.bytes > 0 && rows.contains(&own.row.0));
-        let own = own.filter(|own| node_of(body, own) == Some(node));
-        let mut own: Vec<u32> = own.map(|own| own.buffer).collect();
-        own.sort_unstable();
-        own.dedup();
-        own.into_iter().filter_map(|own| self.buffer(own)).collect()
+        let values = self.values.iter().filter(|own| own.bytes > 0 && rows.contains(&own.row.0));
+        let mut found: HashMap<u32, Vec<u32>, BuildMix> = HashMap::default();
+        for value in values {
+            if let Some(node) = node_of(graph, value) {
+                found.entry(node).or_default().push(value.buffer);
+            }
+        }
+        for own in found.values_mut() {
+            own.sort_unstable();
+            own.dedup();
+        }
+        found
     }
 }
 

@@ -70,7 +70,7 @@ use crate::memory::{LiveValue, Memory, memory_listed};
 use crate::shares::Local;
 use again::Again;
 use base::Timeline;
-use before::{Before, Laid, scans_before};
+use before::{Before, LaidScans, scans_before};
 use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
@@ -265,9 +265,7 @@ impl Policies {
         let beyond = self.peak.checked_sub(memory.highest().bytes)?;
         let peak = other.highest().bytes.checked_add(beyond)?;
         let listed = Self::of_scans(module, &other, (scans, &values), sizes, peak).ok()?;
-        let same = |(a, b): (&Savable, &Savable)| (a.scan, a.node) == (b.scan, b.node);
-        let is_same = listed.savable.len() == self.savable.len();
-        (is_same && listed.savable.iter().zip(&self.savable).all(same)).then_some(listed)
+        listed.has_values_of(self).then_some(listed)
     }
 
     /// The layers of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
@@ -306,12 +304,18 @@ impl Policies {
     }
 
     /// Those of scans of a module that is not scheduled.
-    fn of_laid(module: &Module, laid: Laid) -> Self {
-        let Laid { scans, timeline, early, .. } = laid;
+    fn of_laid(module: &Module, laid: LaidScans) -> Self {
+        let LaidScans { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = fixed(&scans, &savable, &[]);
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
+    }
+
+    /// Whether policies of both can save the same values.
+    fn has_values_of(&self, other: &Self) -> bool {
+        let of = |own: &Savable| (own.scan, own.node);
+        self.savable.iter().map(of).eq(other.savable.iter().map(of))
     }
 
     /// With the order of a list, of a module that is not scheduled.
@@ -323,7 +327,7 @@ impl Policies {
     /// Where layers convert their weights, a list makes the converted ones first too; the peaks of the three
     /// orders are then so close that the model cannot tell which is taken, and gradients wait.
     fn listed_before(mut self, list: Self) -> Self {
-        if list.savable.len() == self.savable.len() {
+        if list.has_values_of(&self) {
             let (most, _, with_early) = list.highest(None);
             if with_early <= self.peak {
                 self.peak = most;

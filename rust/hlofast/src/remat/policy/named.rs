@@ -33,14 +33,11 @@ pub fn is_step(component: &[u8]) -> bool {
 /// Whether the operation name of a row tells by itself that `jax.checkpoint` recomputes it, outside of
 /// further loops than the first `loops`.
 pub fn is_named_recomputed(module: &Module, row: Row, loops: usize) -> bool {
-    let columns = module.metadata_columns();
-    let id = columns.op_name.get(row.0 as usize).and_then(|id| usize::try_from(*id).ok());
-    let name = id.and_then(|id| columns.op_names.get(id)).map(|span| module.bytes(*span));
-    outside(name.unwrap_or_default(), loops).any(|name| name == RECOMPUTED)
+    outside(name_of(module, row), loops).any(|name| name == RECOMPUTED)
 }
 
 /// The loops around the body of a loop, according to the loop's operation name: itself and those around it.
-/// All that names tell if it has none.
+/// `usize::MAX` if the loop has no name.
 pub fn loops_around(module: &Module, row: Row) -> usize {
     let own = components(module, row).filter(|name| *name == LOOP).count();
     if own == 0 { usize::MAX } else { own }
@@ -64,10 +61,15 @@ pub fn is_recomputed(module: &Module, row: Row, phase: Phase) -> bool {
 
 /// The components of a row's operation name, the last one first; none if it is unknown.
 pub fn components(module: &Module, row: Row) -> impl Iterator<Item = &[u8]> {
+    name_of(module, row).rsplit(|byte| *byte == b'/')
+}
+
+/// The operation name of a row; empty if it is unknown.
+fn name_of(module: &Module, row: Row) -> &[u8] {
     let columns = module.metadata_columns();
     let id = columns.op_name.get(row.0 as usize).and_then(|id| usize::try_from(*id).ok());
     let name = id.and_then(|id| columns.op_names.get(id)).map(|span| module.bytes(*span));
-    name.unwrap_or_default().rsplit(|byte| *byte == b'/')
+    name.unwrap_or_default()
 }
 
 /// Whether work of a backward body, in which names have `loops` loops, is under `jax.checkpoint`, according

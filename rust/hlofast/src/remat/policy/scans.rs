@@ -386,9 +386,16 @@ impl Finder<'_> {
             }
             false => Late::default(),
         };
+        let needs_fore =
+            |own: &Stack, body: &Graph| own.fore.is_empty() && is_only_stacked(body, own.node);
+        let buffers = match stacks.iter().any(|own| needs_fore(own, &body)) {
+            true => self.buffers_of(&body, body_id),
+            false => HashMap::default(),
+        };
         for stack in &mut stacks {
-            if is_only_stacked(&body, stack.node) && stack.fore.is_empty() {
-                stack.fore = self.buffers_of(&body, body_id, stack.node);
+            if needs_fore(stack, &body) {
+                let own = buffers.get(&stack.node).into_iter().flatten();
+                stack.fore = own.filter_map(|own| self.buffer(*own)).collect();
             }
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));

@@ -168,7 +168,7 @@ fn multiplies_handed_on(body: &Graph, weights: &[u32]) -> bool {
             let fetched = made.and_then(|made| chain(body, made).last().copied());
             of_weight[at] = fetched.is_some_and(|own| weights.binary_search(&own).is_ok());
             let is_stack = || stacked(body, element).is_some();
-            let is_other = || of_weight[at] || is_stack() || is_scalar_sum(body, node);
+            let is_other = || of_weight[at] || is_stack() || adds_constant(body, node);
             is_handed_on[at] = made.is_some_and(|made| made != node) && !is_other();
             continue;
         }
@@ -186,7 +186,7 @@ fn multiplies_handed_on(body: &Graph, weights: &[u32]) -> bool {
 }
 
 /// Whether a node is an element of the state to which every iteration adds a constant.
-fn is_scalar_sum(body: &Graph, node: u32) -> bool {
+fn adds_constant(body: &Graph, node: u32) -> bool {
     let element = body.nodes[node as usize].element;
     let made = element.and_then(|own| body.root.element(own as usize).node());
     let Some(made) = made.filter(|made| body.nodes[*made as usize].opcode == Opcode::Add) else {
