@@ -85,7 +85,7 @@ class CostData:
         """
     def flops_by_peak(self, device: _DeviceParts) -> list[tuple[float, int, int, int, int]] | None:
         """Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of
-        matmuls, of recomputed matmuls, of all operations, of all recomputed ones. None if the
+        matmuls, of those that run again, of all operations, of those that run again. None if the
         bfloat16 peak is unknown.
         """
     def collective_flops(self) -> tuple[int, int]:
