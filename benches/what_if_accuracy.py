@@ -169,7 +169,8 @@ def judge(
         result = module.what_if(**wanted, mesh=mesh)
     except ValueError as error:
         return row | {"refused": str(error)}
-    peak, _, seconds, flops = figures(result.changed)
+    _, _, seconds, flops = figures(result.changed)
+    peak = result.figures["xla_peak"][1]
     sent = _what_if_wire.after(result)
     flops += result.moves_work
     true_peak, true_sent, true_seconds, true_flops = truth

@@ -9,6 +9,7 @@ from hlofast import (
     _what_if_decided,
     _what_if_lookup,
     _what_if_notes,
+    _what_if_order,
     _what_if_padding,
     _what_if_rings,
     _what_if_wire,
@@ -159,7 +160,7 @@ class WhatIf(Result):
 
     __slots__ = (
         "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_pads", "_reasons",
-        "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy",
+        "_in_order", "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy",
         "symbols",
     )  # fmt: skip
 
@@ -224,6 +225,7 @@ class WhatIf(Result):
         self._pads: _what_if_padding.Padding | None = None
         self._reasons: list[str] | None = None
         self._ringing: _what_if_rings.Rings | None = None
+        self._in_order: Module | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
         """New sizes of the symbols with a role, by number."""
@@ -323,6 +325,13 @@ class WhatIf(Result):
         return self._ringing
 
     @property
+    def _ordered(self) -> Module:
+        """The changed module in the order that its peaks have."""
+        if self._in_order is None:
+            self._in_order = _what_if_order.ordered(self)
+        return self._in_order
+
+    @property
     def undecided(self) -> dict[str, str]:
         """By name: the collectives that the compiler may choose differently, and the reason.
 
@@ -379,6 +388,9 @@ class WhatIf(Result):
         """By figure: its value as compiled and after the change; None if unknown."""
         if self._figures is None:
             before, after = figures_of(self.module), figures_of(self.changed)
+            if self._ordered is not self.changed:
+                peaks = figures_of(self._ordered)
+                after |= {name: peaks[name] for name in _PEAKS}
             after["flops"] += self.moves_work
             if self.flops_undecided:
                 after["flops"] = None

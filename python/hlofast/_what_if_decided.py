@@ -211,7 +211,7 @@ def between(result: WhatIf, needed: int, before: int | None, is_fast: bool) -> t
     )
     least, most = int(needed / (1 + high)), int(needed / (1 + low))
     if ORDER in reasons:
-        least = min(least, max(needed - waiting(result.changed), 0))
+        least = min(least, max(needed - waiting(result._ordered), 0))
     slack = moved(result) if FAST in reasons or is_fast else 0
     if FAST in reasons:
         least, most = max(least - slack, 0), most + slack
@@ -372,7 +372,7 @@ class _Choices:
             yield SCORES
         if self.is_mesh and any(self._may_turn(row) for row in self.rows if not of_lookup(row)):
             yield MATMUL
-        changed = self.result.changed
+        changed = self.result._ordered
         if self.result.is_changed and waiting(changed) > _MUCH * (_peak_of(changed) or 0):
             yield ORDER
         needed = self.result.figures["allocated_in_hbm"][1]

@@ -50,7 +50,9 @@ Sent = dict["str | None", int]
 class Lookups:
     """The collectives of lookups, before and after a change."""
 
-    __slots__ = ("is_other", "is_sure", "kept", "padded", "parts", "removed", "sent")
+    __slots__ = (
+        "is_other", "is_sure", "kept", "moves_rows", "padded", "parts", "removed", "sent",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Lookups:
         parts: dict[str, list[int]],
         is_other: bool,
         is_sure: bool,
+        moves_rows: bool,
     ) -> None:
         self.removed = removed
         """By collective of the text: its bytes after the change that are of lookups."""
@@ -76,6 +79,8 @@ class Lookups:
         """Whether the partitioner splits a lookup otherwise than in the text."""
         self.is_sure = is_sure
         """Whether no collective may be made twice."""
+        self.moves_rows = moves_rows
+        """Whether devices exchange rows of tokens after the change, and not only the table."""
 
 
 def of_lookup(row: dict[str, Any]) -> bool:
@@ -410,7 +415,8 @@ def _change(
     is_sure = not (is_other and matched.again)
     if splits[0].cuts != splits[1].cuts and _sums_reach(result.module, matched):
         is_sure = False
-    return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure)
+    moves_rows = any(len(own.value.shape) > 2 and own.value.shape[-1] > 1 for own in after)
+    return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure, moves_rows)
 
 
 def _padding(own: Made, axes: str | None, result: WhatIf) -> int:

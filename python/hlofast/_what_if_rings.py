@@ -75,7 +75,7 @@ class Ring:
 class Rings:
     """What becomes of rings on another mesh."""
 
-    __slots__ = ("assumes", "removed", "sent")
+    __slots__ = ("assumes", "removed", "sent", "vanished")
 
     def __init__(self, result: WhatIf) -> None:
         self.removed: dict[str, int] = {}
@@ -84,6 +84,8 @@ class Rings:
         """By mesh axes: the bytes that replace them."""
         self.assumes: list[str] = []
         """Axes along which the places of devices are taken for granted."""
+        self.vanished: set[str] = set()
+        """Transfers of the text whose rings are loops, and none after the change."""
         old, new = result.mesh, result.new_mesh
         if old is None or new in (None, old) or result.policy is not None:
             return
@@ -105,6 +107,8 @@ class Rings:
         rings, replaced = found
         for name in replaced:
             self.removed[name] = axis.changed[name]["total_wire_bytes"] or 0
+        if was and axis.before >= _LOOP and (not now or axis.after <= _FEW):
+            self.vanished.update(replaced)
         self.sent[axis.name] = _sent(rings, axis.after) if now else axis.without(rings)
         if _FEW in (axis.before, axis.after):
             self.assumes.append(axis.name)
