@@ -159,9 +159,9 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_pads", "_reasons",
-        "_in_order", "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy",
-        "symbols",
+        "_choices", "_coverage", "_figures", "_found", "_ignores", "_in_order", "_open", "_pads",
+        "_reasons", "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh",
+        "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"

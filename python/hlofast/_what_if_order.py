@@ -111,8 +111,12 @@ class _Entry:
     def is_plain(self) -> bool:
         """Whether each row has a line."""
         lines = [row.text_line for row in self.rows]
-        return None not in lines and len(set(lines)) == len(lines) and all(
-            row.name in self.lines[line - 1] for row, line in zip(self.rows, lines, strict=True)
+        return (
+            None not in lines
+            and len(set(lines)) == len(lines)
+            and all(
+                row.name in self.lines[line - 1] for row, line in zip(self.rows, lines, strict=True)
+            )
         )
 
     def run_early(self, row: int) -> None:
