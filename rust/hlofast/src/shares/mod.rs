@@ -8,6 +8,7 @@
 
 mod constant;
 mod exchanged;
+mod factors;
 mod local;
 mod parts;
 mod settle;

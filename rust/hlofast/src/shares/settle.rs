@@ -1,9 +1,9 @@
 //! Spreads shardings from instruction to instruction, in the order and by the rules of Shardy, which XLA
 //! propagates shardings with (github.com/openxla/shardy, `shardy/dialect/sdy/transforms/propagation`).
 
+use super::factors::{Factor, Kind, Ties};
 use super::parts::Mask;
 use super::spread::Spread;
-use super::ties::{Factor, Kind, Ties};
 
 /// Limit on the sweeps that spread what shapes of one device are.
 const MOST_SWEEPS: usize = 64;

@@ -1,13 +1,14 @@
 //! Spreads the written shardings over the values of a module, as XLA's propagation does.
 
 use super::constant::constants;
+use super::factors::Ties;
 use super::parts::{Mask, Parts};
 use super::settle::settle;
-use super::ties::{Collector, Ties};
+use super::ties::Collector;
 use super::written::{Leaves, written};
 use crate::comms::Mesh;
 use crate::flow::{Contexts, NodeId, Values};
-use crate::ir::{Module, Row, ShapeView};
+use crate::ir::{Module, Opcode, Row, ShapeView};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -83,12 +84,50 @@ impl<'a> Spread<'a> {
                 }
             }
         }
+        spread.constrain(contexts);
         spread.constant = constants(&spread, contexts);
         let mut collector = Collector { module, spread: &spread, ties: Ties::default() };
         collector.program();
         let ties = collector.ties;
         settle(&mut spread, &ties);
         Some(spread)
+    }
+
+    /// Splits what is constrained as its constraint says, unless it has a sharding or other constraints, or a
+    /// loop or call passes it on (`apply_sharding_constraints.cc` of Shardy).
+    fn constrain(&mut self, contexts: &Contexts) {
+        let module = self.module;
+        for (node, own) in contexts.nodes.iter().enumerate() {
+            let node = node as NodeId;
+            let mut constraints: HashMap<u32, Option<u32>> = HashMap::new();
+            for row in
+                module.computation(own.computation).rows().filter(|row| is_constraint(module, *row))
+            {
+                if let [operand] = module.operands(Row(row)) {
+                    let only = constraints.entry(*operand).or_insert(Some(row));
+                    *only = only.filter(|first| *first == row);
+                }
+            }
+            for (operand, constraint) in constraints {
+                let Some(constraint) = constraint else { continue };
+                let passed =
+                    [Opcode::Parameter, Opcode::GetTupleElement, Opcode::OptBarrier, Opcode::Call];
+                if passed.contains(&module.opcode(Row(operand))) {
+                    continue;
+                }
+                let (from, to) = (self.values.of(node, constraint), self.values.of(node, operand));
+                for (from, to) in from.zip(to) {
+                    let (theirs, own) = (self.dimensions(from), self.dimensions(to));
+                    if self.known[from] == Known::Written
+                        && self.known[to] == Known::Implied
+                        && theirs.len() == own.len()
+                    {
+                        self.masks.copy_within(theirs.clone(), own.start);
+                        self.closed.copy_within(theirs, own.start);
+                    }
+                }
+            }
+        }
     }
 
     /// Numbers the dimensions of all values. None if there are far more than the text has bytes.
@@ -171,6 +210,12 @@ impl<'a> Spread<'a> {
             }
         }
     }
+}
+
+/// Whether an instruction only says how its operand is split.
+fn is_constraint(module: &Module, row: u32) -> bool {
+    let target = module.attribute_bytes(Row(row), "custom_call_target");
+    module.opcode(Row(row)) == Opcode::CustomCall && target == Some(b"\"Sharding\"")
 }
 
 /// Sharding, frontend attributes and number of arrays of an instruction.
