@@ -424,6 +424,25 @@ def test_standard_output_is_no_file_called_dash(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["memory", "--hbm", "-1GiB"], "--hbm -1GiB: '-1GiB' is not a number of bytes such as"),
+        (["what-if", "--batch", "-2x"], "batch: '-2x' is not a size such as 256 or a multiple"),
+        (["time", "--top", "-3k"], "argument --top: not a whole number from 0: '-3k'"),
+        (["time", "--step-time", "-3ms"], "--step-time -3ms: '-3ms' is not a time such as 300ms"),
+        (["lint", "--min-share", "-0.1"], "argument --min-share: '-0.1' is not a number from 0"),
+        (["stages", "--most-moved", "-1x"], "--most-moved: '-1x' is not a number from 0 to 1"),
+    ],
+)
+def test_values_below_zero_are_named_with_what_is_allowed(
+    arguments: list[str], said: str, train_step: Path
+) -> None:
+    done = hlofast_command(*arguments, train_step)
+    assert done.returncode == USAGE
+    assert said in done.stderr and "expected one argument" not in done.stderr
+
+
 def test_text_that_was_cut_off_is_told(train_step: Path) -> None:
     whole = train_step.read_text()
     entry = whole.index("\nENTRY ")

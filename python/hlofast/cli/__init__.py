@@ -169,7 +169,26 @@ def _run_verb(verb: str, argv: list[str], prog: str | None = None) -> int:
     # Arguments such as KEY=VALUE may stand between options.
     is_mixed = getattr(module, "IS_MIXED", False)
     parse = parser.parse_intermixed_args if is_mixed else parser.parse_args
-    return int(module.run(parse(argv)))
+    return int(module.run(parse(_with_negatives(parser, argv))))
+
+
+def _with_negatives(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
+    """Joins options and values such as `-1GiB`, so that the reader of the value refuses it.
+
+    Argparse takes a word that starts with a hyphen and is no number for an option, and would say
+    that the option before it has no value.
+    """
+    joined: list[str] = []
+    for at, word in enumerate(argv):
+        if word == "--":
+            return joined + argv[at:]
+        is_negative = word[:1] == "-" and word[1:2].isdecimal()
+        option = parser._option_string_actions.get(joined[-1]) if joined and is_negative else None
+        if option is not None and option.nargs is None:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _run(argv: list[str]) -> int:

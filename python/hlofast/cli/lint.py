@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-share",
-        type=share,
+        type=values.threshold,
         default=OPTIONS["min_share"],
         metavar="X",
         help="smallest share of all collective bytes or matmul FLOPs for a finding"
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-replicated-share",
-        type=share,
+        type=values.threshold,
         default=OPTIONS["min_replicated_share"],
         metavar="X",
         help="smallest share of the parameter bytes that sharding saves (default %(default)s)",
@@ -69,20 +69,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--overlap-flops-per-byte",
-        type=share,
+        type=values.threshold,
         default=OPTIONS["overlap_flops_per_byte"],
         metavar="X",
         help="FLOPs per sent byte, between start and done, that count as overlap"
         " (default %(default)s)",
     )
-
-
-def share(text: str) -> float:
-    """Reads a threshold: a finite number from 0."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
 
 
 def _wanted(option: str, text: str | None) -> set[str] | None:

@@ -38,18 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--most-moved",
-        type=share,
+        type=values.share,
         metavar="X",
         help="largest share of the forward FLOPs that a cheaper boundary may move (default 0.5)",
     )
-
-
-def share(text: str) -> float:
-    """Reads a share from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError(text)
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -60,6 +60,28 @@ def rate(text: str) -> float:
     return _quantity(_units.read_rate, text)
 
 
+def threshold(text: str) -> float:
+    """Reads a threshold: a finite number from 0."""
+    return _within(text, float("inf"), "a number from 0")
+
+
+def share(text: str) -> float:
+    """Reads a share from 0 to 1."""
+    return _within(text, 1, "a number from 0 to 1")
+
+
+def _within(text: str, most: float, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if 0 <= value <= most and value != float("inf"):
+        return value
+    from argparse import ArgumentTypeError
+
+    raise ArgumentTypeError(f"{text!r} is not {what}")
+
+
 def _quantity(read: Callable[[str], _Number], text: str) -> _Number:
     try:
         return read(text)
