@@ -97,7 +97,6 @@ def test_a_checkpoint_in_a_loop_is_not_one_of_the_layer() -> None:
         policies = policies_of(texts[name])
         assert policies.has_loops and not policies.is_grouped
         assert abs(policies.policy("nothing_saveable").peak / peak - 1) <= 0.035
-    policies = policies_of(texts["chunkattn.none"])
-    assert not policies.is_checkpointed
-    with pytest.raises(ValueError, match=r"in a loop of its layers"):
-        policies.policy("everything_saveable")
+        assert not policies.is_checkpointed
+        with pytest.raises(ValueError, match=r"in a loop of its layers"):
+            policies.policy("everything_saveable")
