@@ -111,12 +111,9 @@ class _Entry:
     def is_plain(self) -> bool:
         """Whether each row has a line."""
         lines = [row.text_line for row in self.rows]
-        return (
-            None not in lines
-            and len(set(lines)) == len(lines)
-            and all(
-                row.name in self.lines[line - 1] for row, line in zip(self.rows, lines, strict=True)
-            )
+        return len(set(lines)) == len(lines) and all(
+            line is not None and row.name in self.lines[line - 1]
+            for row, line in zip(self.rows, lines, strict=True)
         )
 
     def run_early(self, row: int) -> None:
@@ -149,7 +146,7 @@ class _Entry:
                     if self.rows[own].opcode == "get-tuple-element"}  # fmt: skip
         for number in {user for own in started for user in self.users[own]} - started:
             fusion = self.rows[number]
-            aliases = dict(_aliases(fusion.text))
+            aliases = dict(_aliases(fusion.text or ""))
             parts = [] if fusion.shape.is_array else list(fusion.shape.leaves())
             beside = [place for place, own in enumerate(self.operands[number]) if own in started]
             own_results = [at for at in range(len(parts)) if aliases.get(at) not in beside]
@@ -162,7 +159,7 @@ class _Entry:
             ):
                 continue
             (result,) = own_results
-            takes = [own for own in readers if f", index={result}" in self.rows[own].text]
+            takes = [own for own in readers if f", index={result}" in (self.rows[own].text or "")]
             if any(self._leads_to_matmul(own) for own in takes):
                 continue
             reads = [own for place, own in enumerate(self.operands[number]) if place not in beside]
