@@ -32,7 +32,7 @@ _VIEWS = frozenset((
     "copy-start", "get-tuple-element", "iota", "opt-barrier", "pad", "reshape", "slice",
     "transpose", "tuple",
 ))  # fmt: skip
-"""Opcodes that are no work to wait for."""
+"""Opcodes that do not count as work to wait for."""
 _MATMULS = frozenset(("convolution", "dot"))
 _MOST_NESTED = 8
 """Limit on computations within computations."""
@@ -120,7 +120,7 @@ class _Entry:
         """Runs the loop of a gradient as soon as its operands are there."""
         number = self.at[row]
         if self._leads_to_matmul(number):
-            return  # It is no gradient of a weight.
+            return  # It is not the gradient of a weight.
         waits_for = max((self._made(own) for own in self.operands[number]), default=-1)
         if waits_for + 1 < number:
             self.place[number] = waits_for + _SOON
