@@ -312,6 +312,7 @@ def test_shifted_one_hot_inside_a_fusion() -> None:
 
 
 SCHEDULED = "is_scheduled=true, num_partitions=4"
+SHARDED = 'custom-call(b), custom_call_target="Sharding", sharding={replicated}'
 
 
 def test_replicated_parameter() -> None:
@@ -325,6 +326,17 @@ def test_replicated_parameter() -> None:
                                   "copies": 4, "parts": 1}  # fmt: skip
     assert pairs.names == ("c",)
     assert pairs.bytes == megabyte
+
+
+def test_replicated_parameter_before_partitioning() -> None:
+    # The same program: its shapes are those of all devices.
+    whole = programs.REPLICATED.replace("f32[1024,256]", "f32[4096,256]")
+    whole = whole.replace("f32[2048,256]", "f32[4096,256]")
+    after = lint(programs.REPLICATED, header=SCHEDULED)
+    for more in ("", "\n  n = u32[] partition-id()"):
+        body = whole.replace("ROOT", f"k = f32[4096,256] {SHARDED}{more}\n  ROOT", 1)
+        before = lint(body, header="num_partitions=4")
+        assert [finding.figures for finding in before] == [finding.figures for finding in after]
 
 
 def test_sharding_across_slices_names_their_network() -> None:
@@ -347,8 +359,6 @@ def test_no_replicated_parameter() -> None:
     assert codes(text, header=SCHEDULED) == []
     # One device.
     assert codes(programs.REPLICATED, header="is_scheduled=true") != []
-    # Shapes are not yet those of parts.
-    assert codes(programs.REPLICATED) == []
     # What the step does not give back is input.
     alias = "input_output_alias={ {0}: (0, {}, may-alias) }"
     assert codes(programs.REPLICATED, header=f"{SCHEDULED}, {alias}") == []

@@ -192,8 +192,13 @@ def test_small_gathers_and_gathers_of_integers_get_no_advice(
 
 
 def test_nothing_to_change_is_said_and_a_remedy_is_said_once() -> None:
-    findings = lint("ROOT x = f32[8] parameter(0)", before="")
-    assert [note.code for note in findings.notes] == ["nothing-to-change"]
+    empty = "HloModule m{}\n\nENTRY e {{\n  ROOT x = f32[8] parameter(0)\n}}\n"
+    notes = hlofast.loads(empty.format(", is_scheduled=true")).lint().notes
+    assert [note.code for note in notes] == ["nothing-to-change"]
+    # A text before optimisation cannot say so.
+    (note,) = hlofast.loads(empty.format("")).lint().notes
+    assert note.code == "unfinished"
+    assert "need the text after optimisation" in note.text
     module = hlofast.load(FIXTURES / "dumps" / "cpu_scanned.after.txt.gz")
     shown = str(module.lint())
     repeated = [own for own in module.lint() if own.code == "missed-reduce-scatter"]

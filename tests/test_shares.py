@@ -45,6 +45,14 @@ def facts(result):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_replicated_parameters_are_as_compiled(name):
+    before, after = (
+        load(own).lint().of("replicated-parameter") for own in (f"{name}.before", name)
+    )
+    assert [own.figures for own in before] == [own.figures for own in after]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_one_device_is_as_compiled(name):
     before, after = load(f"{name}.before"), load(name)
     own, compiled = shares(before), after.summary().values

@@ -341,7 +341,7 @@ def test_a_text_before_fusion_is_told_to_move_too_many_bytes(train_step: Path) -
 
 def test_policies_are_not_judged_before_optimisation() -> None:
     """Without the step under another policy, none is said to be no faster."""
-    path = FIXTURES / "shares" / "grad_fsdp_tp.before.txt.xz"
+    path = FIXTURES / "shares" / "attention.before.txt.xz"
     said = str(hlofast.load(path, device="tpu-v5p").verdict())
     assert "no findings; whether another checkpoint policy is faster is evaluated on" in said
     assert "no known policy would help" not in said

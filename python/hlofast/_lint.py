@@ -262,6 +262,13 @@ class Findings(Result):
                 "checkpoint policy fits, or what else would help"
             )
             notes.append(Note("too-large", text))
+        elif not len(self) and self.module.summary().is_unfused:
+            text = (
+                f"no lint rule has a finding, but the module is {self._status}: rules about "
+                "donation, padding, replicated work, overlap and time need the text after "
+                "optimisation"
+            )
+            notes.append(Note("unfinished", text))
         elif not len(self):
             text = "nothing to change: no lint rule has a finding above its threshold"
             notes.append(Note("nothing-to-change", text))

@@ -175,8 +175,8 @@ def _run_verb(verb: str, argv: list[str], prog: str | None = None) -> int:
 def _with_negatives(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
     """Joins options and values such as `-1GiB`, so that the reader of the value refuses it.
 
-    Argparse takes a word that starts with a hyphen and is no number for an option, and would say
-    that the option before it has no value.
+    Argparse takes a word that starts with a hyphen for an option unless it is a number, and would
+    say that the option before it has no value.
     """
     joined: list[str] = []
     for at, word in enumerate(argv):

@@ -222,7 +222,12 @@ impl MemoryData {
 
     /// Row and bytes of each array of a parameter that could be donated and is not.
     fn donatable(&self, py: Python<'_>) -> Vec<(u32, i64)> {
-        let parameters = py.detach(|| donatable(self.stage.module(), self.stage.attribution()));
+        let stage = &self.stage;
+        // Before partitioning, shapes cover all devices.
+        let parameters = py.detach(|| {
+            let is_known = stage.is_partitioned();
+            if is_known { donatable(stage.module(), stage.attribution()) } else { Vec::new() }
+        });
         parameters.iter().map(|entry| (entry.row.0, entry.bytes)).collect()
     }
 

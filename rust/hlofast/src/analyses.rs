@@ -16,7 +16,7 @@ use crate::cost::{
     Backend, Cost, Facts, Group, GroupKey, Product, cost, group, products, uncertain_executions,
 };
 use crate::flow::{Attribution, Sources, attribution};
-use crate::ir::{Module, Row};
+use crate::ir::{Module, Opcode, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{
     self, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
@@ -276,6 +276,16 @@ impl<M: Borrow<Module>> Analyses<M> {
         shares::devices_together(self.module(), status, || self.derived_mesh())
     }
 
+    /// Whether the partitioner has run, or a later pass. Without annotations, `partition-id` tells; with
+    /// them it is `jax.lax.axis_index` in a `shard_map`.
+    pub fn is_partitioned(&self) -> bool {
+        match self.status_and_backend().0.value {
+            Status::Annotated => false,
+            Status::Unoptimised => self.module().columns().opcodes.contains(&Opcode::PartitionId),
+            _ => true,
+        }
+    }
+
     /// The share of one device; None if shapes already are the shapes of one device.
     pub fn shares(&self) -> Option<&Shares> {
         let find = || {
@@ -426,7 +436,15 @@ impl<M: Borrow<Module>> Analyses<M> {
         let sources = self.sources();
         let is_too_large = || self.is_too_large();
         let is_too_large = &is_too_large;
-        let known = lint::Known { mesh: &mesh, along: &along, sources, time: &time, is_too_large };
+        let is_partitioned = self.is_partitioned();
+        let known = lint::Known {
+            mesh: &mesh,
+            along: &along,
+            sources,
+            time: &time,
+            is_partitioned,
+            is_too_large,
+        };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 

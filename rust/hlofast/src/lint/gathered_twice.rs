@@ -296,6 +296,7 @@ mod tests {
                 along: &|| &[],
                 sources: &flow::Sources::default(),
                 time: &|| None,
+                is_partitioned: true,
                 is_too_large: &|| false,
             };
             lint::lint(&module, &cost, &attribution, &all, &known, &options)

@@ -125,6 +125,8 @@ pub struct Known<'a> {
     pub sources: &'a Sources,
     /// Seconds on a device.
     pub time: &'a TimeOf<'a>,
+    /// Whether shapes are those of one device: the partitioner has run.
+    pub is_partitioned: bool,
     /// Whether the step needs more memory than the device has.
     pub is_too_large: &'a dyn Fn() -> bool,
 }

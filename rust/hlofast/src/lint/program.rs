@@ -1,6 +1,7 @@
 //! Facts about a program that rules use, each computed once.
 
 use super::finding::Measure;
+use super::replicated_parameter::parameter_arrays;
 use super::site::Site;
 use super::varying::Varying;
 use super::walk::Walk;
@@ -179,10 +180,14 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Bytes of all parameters of the entry.
+    /// Bytes of all parameters of the entry on one device.
     pub fn parameter_bytes(&self) -> u64 {
         *self.parameter_bytes.get_or_init(|| {
             let module = self.module;
+            if !self.is_partitioned() {
+                let arrays = parameter_arrays(self).into_iter();
+                return arrays.map(|array| array.bytes).fold(0, u64::saturating_add);
+            }
             module.parameters(module.entry()).into_iter().fold(0, |sum, row| {
                 let bytes = module.shapes().logical_bytes(module.shape(row));
                 bytes.unwrap_or(0).saturating_add(sum)
@@ -277,9 +282,7 @@ impl<'a> Program<'a> {
 
     /// Whether the module is the program of one device, so that its shapes are shapes of shards.
     pub fn is_partitioned(&self) -> bool {
-        use Opcode::*;
-        let tells = |opcode: &Opcode| matches!(opcode, Fusion | PartitionId);
-        self.module.is_scheduled() || self.module.columns().opcodes.iter().any(tells)
+        self.known.is_partitioned
     }
 
     /// The mesh whose axes messages name.

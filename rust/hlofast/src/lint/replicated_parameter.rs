@@ -30,33 +30,52 @@ struct Held {
     parts: u64,
 }
 
-fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    let module = program.module;
-    if !program.is_partitioned() {
-        return;
-    }
-    let Some(devices) = program.device_count().filter(|devices| *devices > 1) else { return };
+/// An array of a parameter.
+pub(super) struct ParameterArray {
+    row: Row,
+    /// How devices hold it; None if the text does not tell.
+    held: Option<Held>,
+    /// Whether it may be part of the model or of the optimizer's state.
+    is_state: bool,
+    /// Bytes on one device; before partitioning, of the whole array if `held` is None.
+    pub bytes: u64,
+}
+
+/// The arrays of the parameters of the entry.
+pub(super) fn parameter_arrays(program: &Program<'_>) -> Vec<ParameterArray> {
+    let (module, devices) = (program.module, program.device_count().unwrap_or(1));
     // Many parameters share few distinct shardings.
     let mut known: HashMap<&[u8], Option<Vec<Held>>, BuildMix> = HashMap::default();
-    let mut arrays: Vec<(Row, Held, u64)> = Vec::new();
-    let mut has_cut = false;
+    let mut arrays = Vec::new();
     for row in module.parameters(module.entry()) {
-        let Some(text) = module.attribute_bytes(row, "sharding") else { continue };
-        let held = known.entry(text).or_insert_with(|| held(text, devices));
-        let Some(held) = held else { continue };
+        let text = module.attribute_bytes(row, "sharding");
+        let held = text.map(|text| &*known.entry(text).or_insert_with(|| held(text, devices)));
+        let held = held.and_then(|held| held.as_deref()).unwrap_or_default();
         let shapes = module.shapes();
         for (index, leaf) in shapes.leaves(module.shape(row)).enumerate() {
             let ShapeView::Array(array) = shapes.get(leaf) else { continue };
-            let bytes = array.logical_bytes().unwrap_or(0);
-            let Some(held) = held.get(index.min(held.len().saturating_sub(1))) else { continue };
-            if array.element_type.kind() != ElementKind::Float || array.rank() == 0 {
-                continue;
-            }
-            has_cut |= held.parts > 1;
-            arrays.push((row, *held, bytes));
+            let held = held.get(index.min(held.len().saturating_sub(1))).copied();
+            let parts = held.filter(|_| !program.is_partitioned()).map_or(1, |held| held.parts);
+            arrays.push(ParameterArray {
+                row,
+                held,
+                is_state: array.element_type.kind() == ElementKind::Float && array.rank() > 0,
+                bytes: array.logical_bytes().unwrap_or(0).div_ceil(parts.max(1)),
+            });
         }
     }
-    if !has_cut {
+    arrays
+}
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    if program.device_count().is_none_or(|devices| devices < 2) {
+        return;
+    }
+    let arrays = parameter_arrays(program).into_iter().filter(|array| array.is_state);
+    let arrays = arrays.filter_map(|array| Some((array.row, array.held?, array.bytes)));
+    let arrays: Vec<(Row, Held, u64)> = arrays.collect();
+    if arrays.iter().all(|(_, held, _)| held.parts < 2) {
         return;
     }
     // If the step donates its state, only donated parameters count, because the others are inputs.

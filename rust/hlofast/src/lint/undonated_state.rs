@@ -18,6 +18,9 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    if !program.is_partitioned() {
+        return;
+    }
     let parameters = donatable(program.module, program.attribution);
     let sizes = parameters.iter().map(|entry| u64::try_from(entry.bytes).unwrap_or(0));
     if sizes.clone().fold(0, u64::saturating_add) < program.options.min_undonated_bytes {

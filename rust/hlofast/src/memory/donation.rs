@@ -41,11 +41,8 @@ struct Array {
 
 /// The parameters of `module` that could be donated, in the order of their rows.
 ///
-/// Empty before partitioning, because shapes then cover all devices.
+/// Bytes are those of the shapes, which cover all devices before partitioning.
 pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
-    if !is_of_one_device(module) {
-        return Vec::new();
-    }
     let (taken_results, given) = donations(module);
     let mut parameters: Vec<Array> = Vec::new();
     for row in module.parameters(module.entry()) {
@@ -94,12 +91,6 @@ pub fn parameter_bytes(module: &Module) -> i64 {
 
 /// Whether the array that a row computes may be new state.
 type IsNew<'a> = &'a dyn Fn(Row) -> bool;
-
-/// Whether shapes are the shapes of one device.
-fn is_of_one_device(module: &Module) -> bool {
-    let tells = |opcode: &Opcode| matches!(opcode, Opcode::Fusion | Opcode::PartitionId);
-    module.is_scheduled() || module.columns().opcodes.iter().any(tells)
-}
 
 fn bytes(costs: &[ShapeCost], shape: ShapeId) -> i64 {
     costs.get(shape.0 as usize).map_or(0, |cost| cost.size.max(0))
