@@ -1,6 +1,6 @@
 """Accuracy of peaks under other checkpoint policies against programs compiled under them.
 
-    python benches/policy_accuracy.py [--json FILE] [--lowered DIR] [--groups DIR]
+    python benches/policy_accuracy.py [--json FILE] [--lowered DIR] [--groups DIR] [--unlike DIR]
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
@@ -11,7 +11,8 @@ Programs whose name begins with `held_` were not used to make the model. `--lowe
 before optimisation from a folder, into which `make_policies.py --lower` writes all of them, instead
 of the committed ones. Step times are compared with the time model on the text that was compiled
 under the policy; `--groups` judges those of layers in groups on more texts, which
-`make_policies.py --out DIR --only groups` writes.
+`make_policies.py --out DIR --only groups` writes, and `--unlike` those of train steps unlike the
+others, which `make_unlike.py --out DIR` and `make_unlike2.py --out DIR` compile with nothing saved.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 import statistics
 import sys
@@ -336,6 +338,43 @@ def unlike(name: str) -> list[str]:
     return found
 
 
+def unlike_steps(folder: Path) -> list[str]:
+    """Step times with nothing saved, of the train steps whose compiled text is in `folder`."""
+    lines, errors = [], []
+    for name in ("unlike", "unlike2"):
+        for key, text in keyed_after(policy_texts.unpack(name)).items():
+            place = folder / f"{key}.nothing.txt"
+            if not place.exists():
+                continue
+            record = json.loads(place.with_suffix(".json").read_text())
+            device = f"tpu-{record.get('chip', 'v5p')}"
+            plain = hlofast.loads(text, device=device)
+            policies = plain.remat().policies
+            compiled = hlofast.loads(place.read_bytes(), device=device).time().step_seconds
+            if policies is None or compiled is None:
+                continue
+            said = policies.policy(BUILT_IN["nothing"]).step_seconds
+            if said is None:
+                continue
+            errors.append(said / compiled - 1)
+            before = plain.time().step_seconds or math.nan
+            lines.append(
+                f"{key}: {1e3 * before:.1f} ms, modelled {1e3 * said:.1f}, compiled "
+                f"{1e3 * compiled:.1f}: {errors[-1]:+.1%}"
+            )
+    if errors:
+        lines.append(
+            f"{len(errors)} train steps: median error {statistics.median(map(abs, errors)):.1%}, "
+            f"worst {max(errors, key=abs):+.1%}"
+        )
+    return lines
+
+
+def keyed_after(every: dict[str, bytes]) -> dict[str, bytes]:
+    """By program: its text after optimisation without checkpointing."""
+    return {own.removesuffix(".none"): text for own, text in every.items() if own.endswith(".none")}
+
+
 def inner_loops() -> list[str]:
     """Peaks and FLOPs of the train steps of `make_inner_loops.py`: one line for each program."""
     lines = (FIXTURES / "policies" / "inner_loops.jsonl").read_text().splitlines()
@@ -424,6 +463,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--lowered", type=Path, help="folder of texts before optimisation")
     parser.add_argument("--groups", type=Path, help="folder of further texts of layers in groups")
+    parser.add_argument("--unlike", type=Path, help="folder of train steps unlike the others")
     parser.add_argument("--plans", type=Path, help="write the chosen policies to this file")
     given = parser.parse_args()
     if given.plans:
@@ -499,6 +539,10 @@ def main() -> None:
                     f"checkpointing, {part}: {len(own)}, median error "
                     f"{statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
                 )
+    if given.unlike:
+        print(
+            "step times of train steps unlike the others", *unlike_steps(given.unlike), sep="\n  "
+        )
     if given.json:
         given.json.write_text(json.dumps(every, indent=1) + "\n")
 
