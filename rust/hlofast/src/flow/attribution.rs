@@ -1,5 +1,6 @@
 //! Attribution: phase and scope of every instruction, in every context.
 
+use super::again::mark_model_code;
 use super::clones::recompute_clones;
 use super::contexts::{Contexts, NodeId};
 use super::dataflow::Flow;
@@ -123,7 +124,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
     });
     let by_name = |class: NameClass| match class {
-        NameClass::Forward | NameClass::Plain => Phase::Forward,
+        NameClass::Forward | NameClass::Plain | NameClass::Model => Phase::Forward,
         NameClass::Backward => Phase::Backward,
         NameClass::Recompute | NameClass::Either => Phase::Recompute,
         NameClass::Unknown => Phase::Unattributed,
@@ -132,7 +133,9 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     let mut phase: Vec<Phase> = scope.iter().map(|scope| phases[*scope as usize]).collect();
     if has_backward {
         let of_position = scope.iter().map(|scope| classes[*scope as usize]);
-        follow_values(module, &contexts, &of_position.collect::<Vec<_>>(), &mut phase);
+        let mut class: Vec<NameClass> = of_position.collect();
+        mark_model_code(module, &contexts, &scopes, &scope, &mut class);
+        follow_values(module, &contexts, &class, &mut phase);
     }
     name_fusions(module, &contexts, &mut scope, &mut phase);
     let inferred = infer_products(module, &contexts, &mut scope, &mut phase);

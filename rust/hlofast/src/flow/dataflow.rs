@@ -7,7 +7,9 @@
 //!   depends on a value of the backward pass. Otherwise, the instruction is forward work if
 //!   differentiated work uses it (masks, casts, slices of the batch), optimizer work if only
 //!   optimizer work uses it (learning rates, decays), and forward work if neither uses it (an
-//!   independent program).
+//!   independent program). Code that is differentiated elsewhere in the module is forward work, and
+//!   what depends on its values alone does not depend on the backward pass: an evaluation with updated
+//!   parameters, a target for the next update.
 //!
 //! Values of earlier iterations are ignored: in a loop over whole steps, every value depends on the
 //! previous step's backward pass. For the same reason cotangents do not pass through
@@ -427,6 +429,7 @@ impl<'a> Flow<'a> {
         match self.class[row.wrapping_add(frame.offset) as usize] {
             NameClass::Backward => self.add(own, DEPENDS),
             NameClass::Plain => self.bits[own].iter_mut().for_each(|bits| *bits &= !COTANGENT),
+            NameClass::Model => self.bits[own].iter_mut().for_each(|bits| *bits &= !DEPENDS),
             _ => {}
         }
     }
@@ -545,6 +548,7 @@ impl<'a> Flow<'a> {
         if !is_structural(opcode) {
             match self.class[row.wrapping_add(frame.offset) as usize] {
                 NameClass::Forward
+                | NameClass::Model
                 | NameClass::Backward
                 | NameClass::Recompute
                 | NameClass::Either => bits |= FOR_MODEL,

@@ -1,5 +1,6 @@
 //! Analyses of the graph alone: how often instructions run, and their phase and scope.
 
+mod again;
 pub mod attribution;
 mod clones;
 pub mod contexts;

@@ -10,7 +10,7 @@
 //! | anything else, or no name | unattributed |
 //!
 //! Undifferentiated work is forward in a module without backward work (inference). With backward
-//! work it is optimizer work; see `dataflow` for the exceptions. `remat2` or `remat` as the last
+//! work it is optimizer work; see `dataflow` and `again` for the exceptions. `remat2` or `remat` as the last
 //! component of an undifferentiated name is JAX's barrier around residuals, which computes nothing
 //! and is unattributed. An instruction that a compiler named `x.remat` is recompute if only
 //! backward work uses it; see `clones`.
@@ -70,6 +70,8 @@ pub(super) enum NameClass {
     Either,
     /// A JAX name without differentiation: the module decides.
     Plain,
+    /// The same, of code that is differentiated elsewhere: see `again`.
+    Model,
     Unknown,
 }
 

@@ -1,0 +1,171 @@
+//! Model code that runs outside of the differentiated part of a step: targets, references,
+//! evaluations, second updates.
+//!
+//! Such work may depend on the backward pass through updated parameters, so data flow alone would
+//! call it optimizer work. It is known by the code that it shares with differentiated work: the
+//! scopes (`jit(update)/jvp(Net)/block/dot_general`, `jit(update)/Net/block/dot_general`), or, of
+//! matmuls and convolutions, the source line. An optimizer shares neither.
+
+use super::contexts::Contexts;
+use super::phase::NameClass;
+use super::scope::ScopeTree;
+use crate::ir::intern::hash_bytes;
+use crate::ir::{Module, Opcode, Row};
+use std::collections::HashSet;
+
+/// Limit on the components of a path that is compared.
+const DEEPEST: u32 = 64;
+/// Number of names from which a path is known wherever it is called.
+const ENOUGH: usize = 2;
+
+/// Components that name no scope of the program.
+const STEPS: [&[u8]; 11] = [
+    b"while",
+    b"body",
+    b"cond",
+    b"scan",
+    b"closed_call",
+    b"core_call",
+    b"eval_jaxpr",
+    b"checkpoint",
+    b"rematted_computation",
+    b"shard_map",
+    b"custom_vjp_call",
+];
+
+/// Transformations around a name.
+const AROUND: [&[u8]; 4] = [b"jvp", b"transpose", b"vmap", b"remat"];
+
+/// Makes undifferentiated positions model code where differentiated ones share their scopes or, if
+/// products, their line. `class` has the class of each position.
+pub(super) fn mark_model_code(
+    module: &Module,
+    contexts: &Contexts,
+    scopes: &ScopeTree,
+    scope: &[u32],
+    class: &mut [NameClass],
+) {
+    let is_model = by_scopes(module, scopes, scope, class);
+    for (class, scope) in class.iter_mut().zip(scope) {
+        if *class == NameClass::Plain && is_model[*scope as usize] {
+            *class = NameClass::Model;
+        }
+    }
+    by_lines(module, contexts, class);
+}
+
+/// For each scope, whether its path is that of differentiated work.
+fn by_scopes(module: &Module, scopes: &ScopeTree, scope: &[u32], class: &[NameClass]) -> Vec<bool> {
+    let mut own = vec![NameClass::Unknown; scopes.len()];
+    for (scope, class) in scope.iter().zip(class) {
+        own[*scope as usize] = *class;
+    }
+    let of_class = |wanted: NameClass| {
+        let own = &own;
+        (0..scopes.len() as u32).filter(move |scope| own[*scope as usize] == wanted)
+    };
+    // Paths from the outermost name, and those from the differentiated function inwards.
+    let (mut whole, mut inner) = (HashSet::new(), HashSet::new());
+    for scope in of_class(NameClass::Forward) {
+        let mut differentiated = None;
+        let outermost = walk(module, scopes, scope, |names, is_jvp| {
+            if is_jvp && names.count > 0 {
+                differentiated = Some(names);
+            }
+        });
+        if let Some(names) = differentiated {
+            whole.extend(outermost.map(|names| names.hash));
+            if names.count >= ENOUGH {
+                inner.insert(names.hash);
+            }
+        }
+    }
+    let mut is_model = vec![false; scopes.len()];
+    if whole.is_empty() {
+        return is_model;
+    }
+    for scope in of_class(NameClass::Plain) {
+        let mut is_known = false;
+        let outermost = walk(module, scopes, scope, |names, _| {
+            is_known |= names.count >= ENOUGH && inner.contains(&names.hash);
+        });
+        is_model[scope as usize] = is_known || outermost.is_some_and(|n| whole.contains(&n.hash));
+    }
+    is_model
+}
+
+/// The names of a path from its end.
+#[derive(Clone, Copy, Default)]
+struct PathNames {
+    count: usize,
+    hash: u64,
+}
+
+/// Calls `at` with the names from each component of the path of `scope` on, without the operation
+/// itself, and whether that component says `jvp`, from the innermost to the outermost; returns all
+/// names. `None` for a path that is too deep.
+fn walk(
+    module: &Module,
+    scopes: &ScopeTree,
+    scope: u32,
+    mut at: impl FnMut(PathNames, bool),
+) -> Option<PathNames> {
+    if scopes.depth(scope) > DEEPEST {
+        return None;
+    }
+    let mut names = PathNames::default();
+    let mut scope = scopes.parent(scope);
+    while scope != ScopeTree::ROOT {
+        let (name, is_jvp) = inside(scopes.component(module, scope));
+        if let Some(name) = name {
+            let mixed = names.hash.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            names = PathNames { count: names.count + 1, hash: mixed ^ hash_bytes(name) };
+        }
+        at(names, is_jvp);
+        scope = scopes.parent(scope);
+    }
+    Some(names)
+}
+
+/// The name that a component gives to code of the program, if any, and whether it is differentiated.
+fn inside(component: &[u8]) -> (Option<&[u8]>, bool) {
+    let (mut rest, mut is_jvp) = (component, false);
+    while let Some(open) = memchr::memchr(b'(', rest) {
+        // A call of a function, `jit(silu)`, says nothing of where it is called.
+        if !AROUND.contains(&&rest[..open]) {
+            return (None, is_jvp);
+        }
+        is_jvp |= &rest[..open] == b"jvp";
+        rest = rest[open + 1..].strip_suffix(b")").unwrap_or(&rest[open + 1..]);
+    }
+    let is_branch = rest.starts_with(b"branch_") && rest.ends_with(b"_fun");
+    (Some(rest).filter(|name| !name.is_empty() && !is_branch && !STEPS.contains(name)), is_jvp)
+}
+
+/// Marks products that stand on a line of differentiated products.
+fn by_lines(module: &Module, contexts: &Contexts, class: &mut [NameClass]) {
+    let columns = module.metadata_columns();
+    let products = || {
+        let rows = contexts.nodes.iter().flat_map(|node| {
+            let rows = module.computation(node.computation).rows();
+            (node.start as usize..).zip(rows)
+        });
+        rows.filter(|(_, row)| {
+            matches!(module.opcode(Row(*row)), Opcode::Dot | Opcode::Convolution)
+        })
+    };
+    let line = |row: u32| {
+        let (file, line) = (columns.source_file[row as usize], columns.source_line[row as usize]);
+        (file >= 0 && line > 0).then_some((file, line))
+    };
+    if !products().any(|(at, _)| class[at] == NameClass::Plain) {
+        return;
+    }
+    let differentiated = products().filter(|(at, _)| class[*at] == NameClass::Forward);
+    let lines: HashSet<(i32, i32)> = differentiated.filter_map(|(_, row)| line(row)).collect();
+    for (at, row) in products() {
+        if class[at] == NameClass::Plain && line(row).is_some_and(|line| lines.contains(&line)) {
+            class[at] = NameClass::Model;
+        }
+    }
+}
