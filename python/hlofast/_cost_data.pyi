@@ -197,6 +197,8 @@ class PolicyData:
         """Bytes that the module as it is keeps from forward to backward loops."""
     def is_checkpointed(self) -> bool:
         """Whether layers are checkpointed in the module as it is."""
+    def iteration(self) -> str:
+        """What an iteration of the forward loops is: `layer`, `time step`, `pipeline tick`."""
     def has_loops(self) -> bool:
         """Whether a loop of the program runs in each layer."""
     def checkpoints_in_loops(self) -> bool:

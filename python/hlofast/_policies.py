@@ -96,6 +96,14 @@ class Policies:
         return self.module.summary().backend or of_device
 
     @property
+    def iteration(self) -> str:
+        """What a policy is applied to: `layer`, `time step` (of a recurrence) or `pipeline tick`.
+
+        All iterations of a scan over time, or over the ticks of a pipeline, use the same weights.
+        """
+        return self._data.iteration()
+
+    @property
     def has_loops(self) -> bool:
         """Whether a loop runs in each layer: over parts of attention, over time, over experts."""
         return self._data.has_loops()
@@ -444,7 +452,8 @@ class Policies:
     @property
     def _runs_again(self) -> bool:
         """Whether a policy of the text recomputes values."""
-        return self.is_checkpointed or self.has_checkpointed_groups
+        is_whole = self.is_checkpointed or self.has_checkpointed_groups
+        return is_whole or self._data.checkpoints_in_loops()
 
     def sections(
         self, policy: Policy | None = None, *, frontier: bool = False
@@ -458,7 +467,7 @@ class Policies:
         table = self._table([] if policy is None else [policy])
         policies = Section(
             "policies",
-            "Checkpoint policies of the layers",
+            f"Checkpoint policies of the {self.iteration}s",
             table,
             fields.known_columns(table),
             is_whole=True,
@@ -478,7 +487,7 @@ class Policies:
         order = sorted(savable, key=lambda row: (row["kind"] == "other", -(row["bytes"] or 0)))
         described = [field for field, _ in savable._described()]
         savable = of_rows(described, [tuple(row.values()) for row in order])
-        title = "Values of a layer that a policy could save"
+        title = f"Values of a {self.iteration} that a policy could save"
         columns = "name kind shape bytes is_kept fate source".split()
         if not self.is_checkpointed:
             columns.remove("is_kept")
@@ -558,5 +567,5 @@ def policies_of(remat: Remat) -> Policies | str:
     policies = Policies(remat, data, hbm, usable)
     least = policies.policy("nothing_saveable")
     if not policies.is_checkpointed and least.kept > policies.as_compiled.kept:
-        return fields.REASONS["other-layers"]
+        return fields.REASONS["other-layers"].format(policies.iteration + "s")
     return policies

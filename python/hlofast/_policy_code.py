@@ -53,6 +53,11 @@ _UNROLLED = (
 )
 """How a program applies a policy to its layers. Without a loop the barriers of `prevent_cse` are
 needed: otherwise XLA finds that recomputed values are there already."""
+_OVER_TIME = (
+    "step = jax.checkpoint(step, policy=policy, prevent_cse=False)  # one {iteration}",
+    "carry, results = jax.lax.scan(step, carry, inputs)",
+)
+"""How a program applies a policy to a scan over time or over the ticks of a pipeline."""
 _IN_GROUPS = "# for the layers of a group; the jax.checkpoint around the group stays as it is"
 _FLAX_FILE = re.compile(r"(?:^|/)flax/(linen|nnx)/")
 _FLAX: dict[tuple[str, bool], tuple[str, ...]] = {
@@ -150,6 +155,8 @@ def code(policy: Policy) -> str:
     lines = _maxtext(policy, rows) or _axlearn(policy, rows)
     if lines is None:
         usage: tuple[str, ...] = _SCANNED if policy._policies.is_scanned else _UNROLLED
+        if (iteration := policy._policies.iteration) != "layer":
+            usage = tuple(line.format(iteration=iteration) for line in _OVER_TIME)
         module = policy._policies.module
         library = next(filter(None, (_flax(module, row) for row in rows)), None)
         if library is not None:

@@ -268,6 +268,17 @@ OTHER_FLOPS_TOGETHER = (
     "the {whole:,} FLOP that this text recomputes are those of all {devices:,} devices; policies "
     "count the matmuls and kernels of layers under jax.checkpoint on one device, {own:,} FLOP"
 )
+OVER_TIME = (
+    "the scan runs over time steps, not over layers: all {trips:,} iterations of {loop} multiply "
+    "with the same weights. The policies are those of one time step: put the function of a step "
+    "under jax.checkpoint"
+)
+OVER_TICKS = (
+    "the scan runs over the ticks of a pipeline, not over layers: all {trips:,} iterations of "
+    "{loop} multiply with the same weights and hand their results on. The policies are those of "
+    "one tick: put the function of a tick under jax.checkpoint; what a loop over layers in it "
+    "recomputes by itself is part of every policy"
+)
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
     "is their time"
@@ -358,7 +369,7 @@ REASONS = {
         "scan, or a text compiled without offloading"
     ),
     "other-layers": (
-        "the layers that the model finds are not those of the program: if they saved nothing, they "
+        "the {} that the model finds are not those of the program: if they saved nothing, they "
         "would keep more bytes than the step keeps as it is, so no policy can be modelled"
     ),
     "memory": "the memory of the module cannot be counted, so no policy can be modelled",

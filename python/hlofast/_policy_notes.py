@@ -21,6 +21,7 @@ it: less than the error of modelled steps (`benches/policy_accuracy.py`)."""
 
 def notes(policies: Policies) -> Iterator[Note]:
     """The notes, in order."""
+    yield from _of_loops(policies)
     yield from of_errors(policies)
     yield from _of_unknown(policies)
     chosen, hbm = policies.chosen, policies.hbm
@@ -42,6 +43,17 @@ def notes(policies: Policies) -> Iterator[Note]:
         figures = [device.value("host_bandwidth"), device.source("host_bandwidth")]
         text = fields.MOVING.format(bandwidth=figures[0], source=figures[1])
         yield Note("moving", text)
+
+
+def _of_loops(policies: Policies) -> Iterator[Note]:
+    """What the scan runs over, if that is not layers."""
+    text = {"time step": fields.OVER_TIME, "pipeline tick": fields.OVER_TICKS}
+    if policies.iteration in text:
+        instructions = policies.module.instructions
+        row, trips = max(policies._data.loops(), key=lambda own: own[1])
+        loop = instructions[row].name
+        told = text[policies.iteration].format(loop=loop, trips=trips)
+        yield Note("policy-iterations", told, trips=trips, loop=loop)
 
 
 def of_errors(policies: Policies) -> Iterator[Note]:

@@ -359,9 +359,12 @@ class Remat(Result):
             text = "no instruction is known to belong to a backward pass, so there are no residuals"
             notes.append(Note("no-backward", text))
         if summary.devices_together > 1:
+            from hlofast._shares import except_inside
+
             text = (
                 f"the module is {summary.status}: residuals and recomputed values cover all "
-                f"{summary.devices_together:,} devices together, checkpoint policies one device; "
+                f"{summary.devices_together:,} devices together{except_inside(self.module)}; "
+                "checkpoint policies cover one device; "
                 "the partitioner, which inserts most all-gathers, has not run yet"
             )
             notes.append(Note("global", text))

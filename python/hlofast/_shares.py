@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hlofast._core import Field
     from hlofast._module import Module
 
+_INSIDE = ", in shard_map of one"
 TOGETHER = " of all devices"
 """Ends the labels of figures that cover all devices together."""
 _ALONE = " of one device alone"
@@ -99,13 +100,13 @@ def labelled(
     """
     if devices_together(module) == 1:
         return facts
+    inside = _INSIDE if _enters_shard_map(module) else ""
     said = []
     for fact in facts:
         field = fact.field
         if field.kind in kinds and field.name not in others and "device_" not in field.name:
-            fact = Fact(
-                field.replace(label=field.label + covering(field)), fact.value, fact.provenance
-            )
+            label = field.label + covering(field) + inside
+            fact = Fact(field.replace(label=label), fact.value, fact.provenance)
         said.append(fact)
     return tuple(said)
 
@@ -128,10 +129,16 @@ def note(module: Module) -> Note | None:
     if own is None:
         return None
     said = "" if own.is_written else "; it writes no shardings, so the share of a device is unknown"
-    inside = ", except inside shard_map, whose shapes are those of one device"
-    inside = inside if _enters_shard_map(module) else ""
-    text = f"not partitioned yet: figures cover all {own.devices:,} devices together{inside}{said}"
+    text = f"not partitioned yet: figures cover all {own.devices:,} devices together"
+    text += f"{except_inside(module)}{said}"
     return Note("global", text, num_partitions=own.devices)
+
+
+def except_inside(module: Module) -> str:
+    """Which part of an unpartitioned module has the shapes of one device, for notes."""
+    if not _enters_shard_map(module):
+        return ""
+    return ", except inside shard_map, whose shapes are those of one device"
 
 
 def _enters_shard_map(module: Module) -> bool:

@@ -134,7 +134,7 @@ def _policy(verdict: Verdict) -> str | None:
     if before is not None and after is not None:
         step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
     return (
-        f"put the layers under jax.checkpoint with {chosen.counted}: about "
+        f"put the {policies.iteration}s under jax.checkpoint with {chosen.counted}: about "
         f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat prints the code"
     )
 
@@ -165,14 +165,14 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
                 "than recomputing part of the values",
                 stake=gain,
                 seconds=now - own,
-                remedy=f"put the layers under jax.checkpoint with {after}",
+                remedy=f"put the {policies.iteration}s under jax.checkpoint with {after}",
                 verb="remat",
             )
         ]
     return [
         Statement(
             "room-to-save",
-            f"the layers recompute {output.seconds(now)} of work, and {free} of device memory is "
+            f"the {policies.iteration}s recompute {output.seconds(now)} of work, and {free} of device memory is "
             "free",
             stake=gain,
             seconds=now - own,

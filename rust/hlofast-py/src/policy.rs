@@ -127,6 +127,11 @@ impl PolicyData {
         self.policies.is_checkpointed()
     }
 
+    /// What an iteration of the forward loops is: `layer`, `time step`, `pipeline tick`.
+    fn iteration(&self) -> &'static str {
+        self.policies.iteration().as_str()
+    }
+
     /// Whether a loop of the program runs in each layer.
     fn has_loops(&self) -> bool {
         self.policies.has_loops()

@@ -4,7 +4,9 @@
 //! gradients of weights are gathered along the same axis by FSDP and ZeRO. In the backward pass a
 //! gather counts only if a matmul of it is repeated along the axis: partitioners also gather there to
 //! compute each shard of a weight's gradient from the whole batch. A gather that the program itself
-//! spells (`jax.lax.all_gather` in shard_map) is meant.
+//! spells (`jax.lax.all_gather` in shard_map) is meant. So is one that the algorithm needs: a matmul of
+//! the gathered rows with rows of each device's own (similarities of all pairs of a batch), or a lookup
+//! of rows by index (messages along the edges of a graph).
 
 use super::cut::results;
 use super::finding::Measure;
@@ -14,7 +16,7 @@ use super::varying::{Varying, axes_text};
 use super::walk::{Use, conversions, uses};
 use crate::comms::{AxisPart, Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
-use crate::ir::{ElementKind, Row};
+use crate::ir::{ElementKind, Opcode, Row};
 use std::cell::LazyCell;
 
 pub(super) const RULE: Rule = Rule {
@@ -35,6 +37,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let axes = gathered(program, number);
         let Some(payload) = collective.payload().filter(|_| axes != 0) else { continue };
+        if is_needed(program, varying, collective, axes) {
+            continue;
+        }
         let runs = program.runs_of(collective);
         let wire = collective.ring_wire_bytes().and_then(|wire| runs.times(wire));
         let mut site = Site::new(collective.row).runs(&runs).of(number);
@@ -109,6 +114,25 @@ fn is_wasted(program: &Program<'_>, collective: &Collective, axes: u64) -> bool 
     results(module, collective).iter().any(|row| {
         let uses = uses(&program.walk, *row, conversions, |_| true);
         uses.is_some_and(|uses| uses.iter().any(repeats))
+    })
+}
+
+/// Whether devices need the rows of all others: to multiply them with activations that differ along `axes`,
+/// or to look some of them up.
+fn is_needed(program: &Program<'_>, varying: &Varying, collective: &Collective, axes: u64) -> bool {
+    let module = program.module;
+    let needs_all = |used: &Use| {
+        let opcode = module.opcode(used.row);
+        let mut others = module.operands(used.row).iter().enumerate();
+        let is_own = |(at, row): (usize, &u32)| {
+            let is_batch = varying.is_from_batch(module, Row(*row));
+            at != used.operand && is_batch && varying.equal(module, Row(*row)) & axes == 0
+        };
+        opcode == Opcode::Gather && used.operand == 0 || opcode.is_matmul() && others.any(is_own)
+    };
+    results(module, collective).iter().any(|row| {
+        let uses = uses(&program.walk, *row, conversions, |_| true);
+        uses.is_some_and(|uses| uses.iter().any(needs_all))
     })
 }
 

@@ -345,6 +345,7 @@ impl<'a> Again<'a> {
                 outcome.send(prices.collective_of(node.row), sent);
             }
         }
+        multiplied.extend(&scan.recomputed.in_loops);
         multiplied.sort_unstable();
         multiplied.dedup();
         for row in multiplied {

@@ -12,7 +12,7 @@ use super::layout::{Layout, Steps};
 use super::origins::{Origin, origins};
 use super::rings::{Early, Rings};
 use super::run_order::{Transfers, gathered_weights, shared};
-use super::scans::is_heavy;
+use super::scans::{MOST_REARRANGED, is_heavy};
 use super::stepped::Held;
 use crate::cost::{Backend, device_sizes};
 use crate::flow::Phase;
@@ -307,8 +307,8 @@ pub fn is_softmax(graph: &Graph) -> Vec<bool> {
     found
 }
 
-/// By node: whether it is the sum of a product that nothing else reads and of another value, so that XLA
-/// adds it to the product in one operation.
+/// By node: whether it is the sum of a product that nothing else reads, with or without a bias, and of
+/// another value, so that XLA adds it to the product in one operation.
 fn sums(
     layout: &Layout<'_>,
     graph: &Graph,
@@ -316,19 +316,43 @@ fn sums(
     origins: &[Origin],
 ) -> Vec<bool> {
     let like = |node: u32| (layout.elements(graph, node), layout.bits(graph, node));
+    let is_plain =
+        |node: u32| graph.nodes[node as usize].opcode.is_matmul() && graph.users(node).len() == 1;
+    let is_bias = |node: u32| {
+        let mut at = node;
+        for _ in 0..MOST_REARRANGED {
+            let opcode = graph.nodes[at as usize].opcode;
+            let is_spread = matches!(opcode, Opcode::Broadcast | Opcode::Reshape);
+            let Some(read) = graph.operands(at).first().filter(|_| is_spread) else { break };
+            at = *read;
+        }
+        origins[at as usize] != Origin::Values
+    };
+    // The product that is added, if any.
+    let product = |node: u32| {
+        let is_alone = graph.users(node).len() == 1;
+        match graph.operands(node) {
+            _ if is_plain(node) => Some(node),
+            _ if graph.nodes[node as usize].opcode != Opcode::Add || !is_alone => None,
+            [a, b] if is_plain(*a) && is_bias(*b) => Some(*a),
+            [b, a] if is_plain(*a) && is_bias(*b) => Some(*a),
+            _ => None,
+        }
+    };
+    let is_made = |node: u32| origins[node as usize] == Origin::Values;
     let is_sum = |node: u32| {
-        let own = &graph.nodes[node as usize];
         let [a, b] = graph.operands(node) else { return false };
-        let is_product = |node: u32| {
-            graph.nodes[node as usize].opcode.is_matmul() && graph.users(node).len() == 1
+        let Some(product) = product(*a).or_else(|| product(*b)) else { return false };
+        // The first layer may add to an input of the program. A product of weights changes a weight.
+        let is_layers = graph.operands(product).iter().any(|own| is_made(*own));
+        let is_value = |part: u32| match origins[part as usize] {
+            Origin::Values => true,
+            Origin::Weight => is_layers,
+            Origin::Constants => false,
         };
-        let of = [*a, *b];
-        own.opcode == Opcode::Add
+        graph.nodes[node as usize].opcode == Opcode::Add
             && is_in_layer(node)
-            && of.into_iter().any(is_product)
-            && of
-                .into_iter()
-                .all(|part| origins[part as usize] == Origin::Values && like(part) == like(node))
+            && [*a, *b].into_iter().all(|part| is_value(part) && like(part) == like(node))
     };
     (0..graph.nodes.len() as u32).map(is_sum).collect()
 }

@@ -24,6 +24,7 @@ mod graph;
 mod groups;
 mod hosted;
 mod inner;
+mod iterations;
 mod kernels;
 mod laid_groups;
 mod laid_layers;
@@ -58,6 +59,7 @@ mod unrolled;
 mod value;
 
 pub use choose::{choose, frontier};
+pub use iterations::Iteration;
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
 pub use unknown::NoPolicies;
@@ -379,6 +381,11 @@ impl Policies {
         let unrolled = self.unrolled.as_ref();
         unrolled.is_some_and(Unrolled::is_checkpointed)
             || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
+    }
+
+    /// What the scans run over; layers if some of them do, or if there is no scan.
+    pub fn iteration(&self) -> Iteration {
+        self.scans.iter().map(Iteration::of).min().unwrap_or(Iteration::Layer)
     }
 
     /// Whether a loop of the program runs in each layer of a scan.

@@ -5,6 +5,7 @@ use super::graph::Graph;
 use super::scans::stacked;
 use super::unknown::loops_over_layers_of;
 use crate::cost::Cost;
+use crate::flow::origin::Place;
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -167,7 +168,13 @@ fn pairs(
             if !read.iter().any(|(element, _)| own.get(*element as usize) == Some(&true)) {
                 continue;
             }
-            let is_known = pairs.iter().any(|pair| pair.forward == forward);
+            // A forward loop has one backward loop, which reads most of its stacks: that of the layers after
+            // it reads their input.
+            let stacks = |read: &[(u32, u32)]| {
+                read.iter().filter(|(element, _)| own.get(*element as usize) == Some(&true)).count()
+            };
+            let known = pairs.iter().position(|pair| pair.forward == forward);
+            let is_known = known.is_some_and(|at| stacks(&pairs[at].read) >= stacks(&read));
             let trips = trips_of(cost, forward).zip(trips_of(cost, backward));
             let is_equal = trips.is_some_and(|(a, b)| a == b);
             if is_known || !is_equal || phase(forward) == Phase::Backward {
@@ -176,11 +183,31 @@ fn pairs(
             let is_told = matches!(direction, Phase::Backward | Phase::Recompute);
             if is_told || reads_backwards(module, backward, &read, budget)? {
                 let inner = [Vec::new(), Vec::new()];
+                if let Some(at) = known {
+                    pairs.remove(at);
+                }
                 pairs.push(Pair { forward, backward, read, inner, is_again: false });
             }
         }
     }
     Some(pairs)
+}
+
+/// By loop: how many elements of its result one loop reads at most, if `sources` tells what each reads. That of
+/// the layers after it reads less: their input.
+pub fn most_read(sources: &[Vec<(u32, Place)>]) -> HashMap<Row, usize, BuildMix> {
+    let mut most: HashMap<Row, usize, BuildMix> = HashMap::default();
+    for sources in sources {
+        let mut own: HashMap<Row, usize, BuildMix> = HashMap::default();
+        for (_, source) in sources.iter().filter(|(_, source)| !source.path.is_empty()) {
+            *own.entry(source.row).or_default() += 1;
+        }
+        for (row, count) in own {
+            let known = most.entry(row).or_default();
+            *known = count.max(*known);
+        }
+    }
+    most
 }
 
 /// The iterations of a loop, if they are known and not zero.

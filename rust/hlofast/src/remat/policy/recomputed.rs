@@ -17,7 +17,7 @@ use super::named::{components, is_checkpointed, is_named_recomputed, is_step};
 use super::products::Products;
 use super::scans::{is_heavy, is_unchanged, node_of};
 use crate::ir::intern::BuildMix;
-use crate::ir::{Dimension, ElementType, Module, Opcode};
+use crate::ir::{Dimension, ElementType, Module, Opcode, Row};
 use crate::memory::LiveValue;
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
@@ -50,6 +50,8 @@ pub struct Recomputed {
     pub is_checkpointed: bool,
     /// Whether a loop in the layers is under `jax.checkpoint` inside.
     pub checkpoints_in_loops: bool,
+    /// The products that such a loop recomputes, whatever the policy of the layers.
+    pub in_loops: Vec<Row>,
     /// By node of the backward body: whether the gradients read it, also through cheap work.
     is_read: Vec<bool>,
     /// Live ranges of recomputed values: node of the backward body, bytes, steps.
@@ -79,6 +81,21 @@ impl Recomputed {
             false => vec![None; back.nodes.len()],
         };
         kernel_results(body, back, &twin, sizes);
+        let is_inside = |(node, row): (&u32, &Row)| {
+            let own = back.nodes[*node as usize].row;
+            is_named_recomputed(module, own, usize::MAX)
+                && !is_named_recomputed(module, *row, loops)
+        };
+        let inside = || back.within.iter().filter(|own| is_inside(*own)).map(|(node, _)| *node);
+        let products_of = |node: u32| {
+            let own = &back.nodes[node as usize];
+            let first = own.opcode.is_matmul().then_some(own.row);
+            first.into_iter().chain(back.further(node).iter().copied())
+        };
+        let is_named = |row: &Row| is_named_recomputed(module, *row, usize::MAX);
+        let mut in_loops: Vec<Row> = inside().flat_map(products_of).filter(is_named).collect();
+        in_loops.sort_unstable();
+        in_loops.dedup();
         let mut found = Recomputed {
             at: vec![None; body.nodes.len()],
             is_read: vec![false; back.nodes.len()],
@@ -87,11 +104,8 @@ impl Recomputed {
             is_fixed: is_fixed(module, body),
             products,
             is_checkpointed,
-            checkpoints_in_loops: back.within.iter().any(|(node, row)| {
-                let own = back.nodes[*node as usize].row;
-                is_named_recomputed(module, own, usize::MAX)
-                    && !is_named_recomputed(module, *row, loops)
-            }),
+            checkpoints_in_loops: inside().next().is_some(),
+            in_loops,
             ..Recomputed::default()
         };
         // By node: the last step at which gradients read it.

@@ -8,7 +8,7 @@ use super::inner::is_only_stacked;
 use super::late::Late;
 use super::loaded::readers;
 use super::named::loops_around;
-use super::pairs::trips_of;
+use super::pairs::{most_read, trips_of};
 use super::recomputed::Recomputed;
 pub use super::stacks::{Read, Stack};
 use super::turned::turn_back;
@@ -154,11 +154,11 @@ pub fn scans(
         if loops.len().saturating_mul(loops.len()) > MOST_PAIRS {
             continue;
         }
-        for back in loops {
-            if !matches!(phase(*back), Phase::Backward | Phase::Recompute) {
-                continue;
-            }
-            let sources = finder.sources(*back);
+        let is_late = |row: &&Row| matches!(phase(**row), Phase::Backward | Phase::Recompute);
+        let backs: Vec<Row> = loops.iter().filter(is_late).copied().collect();
+        let sources: Vec<_> = backs.iter().map(|back| finder.sources(*back)).collect();
+        let most = most_read(&sources);
+        for (back, sources) in backs.iter().zip(&sources) {
             for forward in loops.iter().filter(|row| **row < *back) {
                 let read: Vec<(u32, u32)> = sources
                     .iter()
@@ -167,10 +167,11 @@ pub fn scans(
                     .collect();
                 // A forward loop has one backward loop; others only read its results.
                 let is_known = scans.iter().any(|scan| scan.outer()[0] == *forward);
-                if is_known || phase(*forward) == Phase::Backward {
+                let is_others = most.get(forward).is_some_and(|most| read.len() < *most);
+                if is_known || is_others || phase(*forward) == Phase::Backward {
                     continue;
                 }
-                let inputs = finder.inputs(*forward, *back, &sources);
+                let inputs = finder.inputs(*forward, *back, sources);
                 if read.is_empty() && inputs.is_empty() {
                     continue;
                 }
