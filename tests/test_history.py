@@ -434,3 +434,15 @@ class TestFindInHandWrittenDumps:
         (gone,) = found.events
         assert (gone["pass"], gone["event"], gone["after"]) == ("pass2", "removed", "n")
         assert len(history) == 3
+
+
+@pytest.mark.parametrize("backend", ["cpu", "tpu"])
+def test_a_search_counts_every_collective_once(backend: str) -> None:
+    # XLA for TPUs writes one all-gather in four fusions, from its start to its end.
+    history = hlofast.history(FIXTURES / "dump_folders" / backend)
+    last = history.module(len(history) - 1).collectives()
+    found = history.find("collective")
+    facts = {fact.field.name: fact.value for fact in found.facts}
+    assert facts["last"] == len(last) == {"cpu": 16, "tpu": 17}[backend]
+    facts = {fact.field.name: fact.value for fact in history.find("all-gather").facts}
+    assert facts["last"] == last.values("kind").count("all-gather")

@@ -189,13 +189,14 @@ def _chosen(modules: list[Module], wanted: str) -> tuple[str, list[set[int]]]:
             {row for row, opcode in enumerate(module.opcodes()) if is_collective(opcode)}
             for module in modules
         ]
-        return "collective", _written(modules, each)
+        return "collective", _once(modules, _written(modules, each))
     each = [
         {row for row, opcode in enumerate(module.opcodes()) if opcode == wanted}
         for module in modules
     ]
     if any(each):
-        return "opcode", _written(modules, each)
+        each = _written(modules, each)
+        return "opcode", _once(modules, each) if is_collective(wanted) else each
     named: list[set[int]] = []
     for module in modules:
         try:
@@ -218,6 +219,17 @@ def _written(modules: list[Module], each: list[set[int]]) -> list[set[int]]:
     """The rows that are written in the text."""
     return [
         {row for row in rows if not module[row].is_implicit}
+        for module, rows in zip(modules, each, strict=True)
+    ]
+
+
+def _once(modules: list[Module], each: list[set[int]]) -> list[set[int]]:
+    """The rows that stand for a collective.
+
+    XLA for TPUs repeats an asynchronous collective in every fusion that waits for it.
+    """
+    return [
+        rows & set(module.collectives().values("instruction")) if rows else rows
         for module, rows in zip(modules, each, strict=True)
     ]
 
