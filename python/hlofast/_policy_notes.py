@@ -53,7 +53,7 @@ def _of_loops(policies: Policies) -> Iterator[Note]:
         row, trips = max(policies._data.loops(), key=lambda own: own[1])
         loop = instructions[row].name
         told = text[policies.iteration].format(loop=loop, trips=trips)
-        yield Note("policy-iterations", told, trips=trips, loop=loop)
+        yield Note("policy-iterations", told, trips=trips)
 
 
 def of_errors(policies: Policies) -> Iterator[Note]:

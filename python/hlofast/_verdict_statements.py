@@ -172,8 +172,8 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
     return [
         Statement(
             "room-to-save",
-            f"the {policies.iteration}s recompute {output.seconds(now)} of work, and {free} of device memory is "
-            "free",
+            f"the {policies.iteration}s recompute {output.seconds(now)} of work, and {free} of "
+            "device memory is free",
             stake=gain,
             seconds=now - own,
             remedy=f"switch to {after}",
