@@ -36,6 +36,44 @@ ENTRY e {{
 """
 
 
+GRADIENT = """HloModule m, num_partitions=4
+
+add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }}
+
+ENTRY e {{
+  table = f32[100,64] parameter(0), sharding={{replicated}}
+  tokens = {tokens} parameter(1), sharding={{devices={tiles}<=[4]}}
+  weight = f32[64,8] parameter(2), sharding={{devices=[4,1]<=[4]}}
+  above = f32[16,32,8] parameter(3), sharding={{replicated}}
+  places = s32[16,32,1] {places}
+  rows = f32[16,32,64] gather(table, places), offset_dims={{2}}, collapsed_slice_dims={{0}},
+    start_index_map={{0}}, index_vector_dim=2, slice_sizes={{1,64}}
+  gradient = f32[64,8] dot(rows, above), lhs_contracting_dims={{0,1}}, rhs_contracting_dims={{0,1}}
+  new = f32[64,8] add(weight, gradient)
+  zero = f32[] constant(0)
+  sums = f32[16,32] reduce(rows, zero), dimensions={{2}}, to_apply=add
+  ROOT both = (f32[16,32], f32[64,8]) tuple(sums, new)
+}}
+"""
+"""A gradient of the width of looked-up rows, whose batch is split along the same devices."""
+
+SHARED = """HloModule m, num_partitions=4
+
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+
+ENTRY e {
+  x = f32[64,64] parameter(0), sharding={devices=[4,1]<=[4]}
+  y = f32[64,64] parameter(1), sharding={devices=[1,4]<=[4]}
+  zero = f32[] constant(0)
+  zeros = f32[64,64] broadcast(zero), dimensions={}
+  first = f32[64,64] maximum(x, zeros)
+  second = f32[64,64] maximum(y, zeros)
+  sums = f32[64] reduce(second, zero), dimensions={1}, to_apply=add
+  ROOT both = (f32[64,64], f32[64]) tuple(first, sums)
+}
+"""
+
+
 def load(name):
     return hlofast.loads(lzma.decompress((FIXTURES / f"{name}.txt.xz").read_bytes()))
 
@@ -131,3 +169,24 @@ def test_a_lookup_is_split_as_the_larger_of_table_and_indices(words, tokens, way
     module = hlofast.loads(LOOKUP.format(words=words, tokens=tokens))
     output = facts(module.memory())["device_output_bytes"]
     assert (output.value, output.provenance) == (4 * tokens // ways, "modelled")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tiles", "places", "ways"),
+    [
+        ("s32[16,32]", "[4,1]", "broadcast(tokens), dimensions={0,1}", 1),
+        ("s32[16,32,1]", "[4,1,1]", "add(tokens, tokens)", 4),
+    ],
+    ids=["broadcast", "elementwise"],
+)
+def test_a_broadcast_passes_its_split_on_last(tokens, tiles, places, ways):
+    # The gradient's width reaches the rows first, and their sums are whole on each device. Shardy's own
+    # propagation of both programs says the same.
+    text = GRADIENT.format(tokens=tokens, tiles=tiles, places=places)
+    output = facts(hlofast.loads(text).memory())["device_output_bytes"]
+    assert output.value == 4 * 16 * 32 // ways + 4 * 64 * 8 // 4
+
+
+def test_a_constant_ties_none_of_its_users():
+    output = facts(hlofast.loads(SHARED).memory())["device_output_bytes"]
+    assert output.value == 4 * 64 * 64 // 4 + 4 * 64

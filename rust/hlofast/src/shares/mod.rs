@@ -6,9 +6,12 @@
 //! propagation does. A product whose result is split n ways and whose contraction is split m ways
 //! costs each device 1/(n m) of the whole.
 
+mod constant;
 mod exchanged;
+mod factors;
 mod local;
 mod parts;
+mod settle;
 mod spread;
 mod ties;
 mod written;

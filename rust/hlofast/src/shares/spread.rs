@@ -1,16 +1,16 @@
 //! Spreads the written shardings over the values of a module, as XLA's propagation does.
 
+use super::constant::constants;
+use super::factors::Ties;
 use super::parts::{Mask, Parts};
-use super::ties::{Collector, Ties};
+use super::settle::settle;
+use super::ties::Collector;
 use super::written::{Leaves, written};
 use crate::comms::Mesh;
 use crate::flow::{Contexts, NodeId, Values};
-use crate::ir::{Module, Row, ShapeView};
+use crate::ir::{Module, Opcode, Row, ShapeView};
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// Limit on the sweeps over all instructions; in each sweep, shardings spread along the text.
-const MOST_SWEEPS: usize = 64;
 
 /// How every value is split.
 pub(super) struct Spread<'a> {
@@ -24,15 +24,17 @@ pub(super) struct Spread<'a> {
     /// By dimension: the parts of the mesh along which it is split.
     pub masks: Vec<Mask>,
     /// By dimension: whether its sharding is written and closed to propagation.
-    closed: Vec<bool>,
+    pub closed: Vec<bool>,
     /// By dimension: its value.
-    owners: Vec<u32>,
+    pub owners: Vec<u32>,
     /// By dimension: the number of tiles in the text; 1 without a sharding.
     pub tiles: Vec<u64>,
     /// By value: the evidence for its sharding.
     pub known: Vec<Known>,
     /// By value: the parts along which its shape already is the shape of one device.
     pub local: Vec<Mask>,
+    /// By value: whether every user computes it again, so that it passes no sharding on.
+    pub constant: Vec<bool>,
 }
 
 /// The evidence for the sharding of a value.
@@ -70,6 +72,7 @@ impl<'a> Spread<'a> {
             tiles: Vec::new(),
             known: vec![Known::Implied; values.count],
             local: vec![0; values.count],
+            constant: Vec::new(),
             values,
             parts,
         };
@@ -81,13 +84,50 @@ impl<'a> Spread<'a> {
                 }
             }
         }
+        spread.constrain(contexts);
+        spread.constant = constants(&spread, contexts);
         let mut collector = Collector { module, spread: &spread, ties: Ties::default() };
-        for node in 0..contexts.nodes.len() as NodeId {
-            collector.node(node);
-        }
+        collector.program();
         let ties = collector.ties;
-        spread.settle(&ties);
+        settle(&mut spread, &ties);
         Some(spread)
+    }
+
+    /// Splits what is constrained as its constraint says, unless it has a sharding or other constraints, or a
+    /// loop or call passes it on (`apply_sharding_constraints.cc` of Shardy).
+    fn constrain(&mut self, contexts: &Contexts) {
+        let module = self.module;
+        for (node, own) in contexts.nodes.iter().enumerate() {
+            let node = node as NodeId;
+            let mut constraints: HashMap<u32, Option<u32>> = HashMap::new();
+            for row in
+                module.computation(own.computation).rows().filter(|row| is_constraint(module, *row))
+            {
+                if let [operand] = module.operands(Row(row)) {
+                    let only = constraints.entry(*operand).or_insert(Some(row));
+                    *only = only.filter(|first| *first == row);
+                }
+            }
+            for (operand, constraint) in constraints {
+                let Some(constraint) = constraint else { continue };
+                let passed =
+                    [Opcode::Parameter, Opcode::GetTupleElement, Opcode::OptBarrier, Opcode::Call];
+                if passed.contains(&module.opcode(Row(operand))) {
+                    continue;
+                }
+                let (from, to) = (self.values.of(node, constraint), self.values.of(node, operand));
+                for (from, to) in from.zip(to) {
+                    let (theirs, own) = (self.dimensions(from), self.dimensions(to));
+                    if self.known[from] == Known::Written
+                        && self.known[to] == Known::Implied
+                        && theirs.len() == own.len()
+                    {
+                        self.masks.copy_within(theirs.clone(), own.start);
+                        self.closed.copy_within(theirs, own.start);
+                    }
+                }
+            }
+        }
     }
 
     /// Numbers the dimensions of all values. None if there are far more than the text has bytes.
@@ -170,104 +210,12 @@ impl<'a> Spread<'a> {
             }
         }
     }
+}
 
-    /// Applies all instructions until nothing changes. Instructions that only pass elements on come
-    /// first.
-    fn settle(&mut self, ties: &Ties) {
-        for only_simple in [true, false] {
-            for sweep in 0..MOST_SWEEPS {
-                let mut is_changed = false;
-                for step in 0..ties.len() {
-                    let at = if sweep % 2 == 0 { step } else { ties.len() - 1 - step };
-                    if !only_simple || ties.is_simple(at) {
-                        is_changed |= self.apply_all(ties, at);
-                    }
-                }
-                if !is_changed {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Applies the factors of instruction `at`. Of factors that want the same parts of the mesh, Shardy first
-    /// applies the one whose split the largest array has (`aggressive_factor_propagation.cc`): a lookup is
-    /// split as its table is, not as its indices are.
-    fn apply_all(&mut self, ties: &Ties, at: usize) -> bool {
-        let all = |spread: &Self, factor: &[u32]| -> Mask {
-            factor.iter().fold(0, |all, own| all | spread.masks[*own as usize])
-        };
-        let (mut seen, mut are_apart) = (0, true);
-        for factor in ties.of(at) {
-            let own = all(self, factor);
-            are_apart &= seen & own == 0;
-            seen |= own;
-        }
-        let mut is_changed = false;
-        if are_apart {
-            for factor in ties.of(at) {
-                is_changed |= self.apply(factor);
-            }
-            return is_changed;
-        }
-        let mut factors: Vec<(i128, &[u32])> = ties
-            .of(at)
-            .map(|factor| {
-                let most = all(self, factor);
-                let has = |own: &&u32| most != 0 && self.masks[**own as usize] == most;
-                let sources = factor.iter().filter(has).map(|own| self.elements(*own));
-                (sources.max().unwrap_or(0), factor)
-            })
-            .collect();
-        factors.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-        for (_, factor) in factors {
-            is_changed |= self.apply(factor);
-        }
-        is_changed
-    }
-
-    /// Elements of the value that a dimension belongs to.
-    fn elements(&self, dimension: u32) -> i128 {
-        let sizes = &self.sizes[self.dimensions(self.owners[dimension as usize] as usize)];
-        sizes.iter().fold(1i128, |product, size| product.saturating_mul(i128::from(*size)))
-    }
-
-    /// Gives all open dimensions of a factor the split of the dimension that is split most.
-    fn apply(&mut self, factor: &[u32]) -> bool {
-        let mut most: Mask = 0;
-        let mut local: Mask = 0;
-        for dimension in factor {
-            let mask = self.masks[*dimension as usize];
-            if mask | most != mask && mask | most != most {
-                return false;
-            }
-            most |= mask;
-            local |= self.local[self.owners[*dimension as usize] as usize];
-        }
-        let mut is_changed = false;
-        let tiles = self.parts.size(most);
-        for dimension in factor {
-            let at = *dimension as usize;
-            let value = self.owners[at] as usize;
-            if self.local[value] | local != self.local[value] {
-                self.local[value] |= local;
-                is_changed = true;
-            }
-            let own = self.masks[at];
-            if own == most || self.closed[at] {
-                continue;
-            }
-            let is_divisible = u64::try_from(self.sizes[at]).is_ok_and(|size| size % tiles == 0);
-            if is_divisible
-                && (self.used(value) & !own) & most == 0
-                && self.local[value] & most == 0
-            {
-                self.masks[at] = most;
-                is_changed = true;
-            }
-        }
-        is_changed
-    }
+/// Whether an instruction only says how its operand is split.
+fn is_constraint(module: &Module, row: u32) -> bool {
+    let target = module.attribute_bytes(Row(row), "custom_call_target");
+    module.opcode(Row(row)) == Opcode::CustomCall && target == Some(b"\"Sharding\"")
 }
 
 /// Sharding, frontend attributes and number of arrays of an instruction.

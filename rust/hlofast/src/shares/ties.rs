@@ -3,61 +3,13 @@
 //! As in XLA's propagation, an instruction is a list of factors. A factor is a set of dimensions of
 //! operands and results that are split together. A dot has the factors batch, M, N and K.
 
+use super::factors::{Kind, Ties};
 use super::spread::Spread;
 use crate::cost::matmul::{DotDimensions, dimensions, dot_dimensions};
-use crate::flow::NodeId;
+use crate::flow::{Edge, NodeId};
 use crate::ir::decode::{AttributeValue, DimensionLabel, DimensionLabels, decode};
 use crate::ir::{CallRole, Module, Opcode, Row};
-
-/// The factors of all instructions.
-#[derive(Debug, Default)]
-pub(super) struct Ties {
-    /// Dimensions, factor by factor.
-    members: Vec<u32>,
-    /// The end of each factor in `members`.
-    factors: Vec<u32>,
-    /// The end of each instruction in `factors`, and whether it only passes elements on.
-    instructions: Vec<(u32, bool)>,
-}
-
-impl Ties {
-    /// Number of instructions.
-    pub fn len(&self) -> usize {
-        self.instructions.len()
-    }
-
-    /// Whether instruction `at` only passes elements on or is elementwise.
-    pub fn is_simple(&self, at: usize) -> bool {
-        self.instructions[at].1
-    }
-
-    /// The factors of instruction `at`.
-    pub fn of(&self, at: usize) -> impl Iterator<Item = &[u32]> {
-        let start = at.checked_sub(1).map_or(0, |before| self.instructions[before].0 as usize);
-        (start..self.instructions[at].0 as usize).map(|factor| {
-            let first = factor.checked_sub(1).map_or(0, |before| self.factors[before] as usize);
-            &self.members[first..self.factors[factor] as usize]
-        })
-    }
-
-    fn factor(&mut self, members: impl IntoIterator<Item = Option<u32>>) {
-        let before = self.members.len();
-        self.members.extend(members.into_iter().flatten());
-        if self.members.len() > before + 1 {
-            self.factors.push(self.members.len() as u32);
-        } else {
-            self.members.truncate(before);
-        }
-    }
-
-    fn end(&mut self, is_simple: bool) {
-        let last = self.instructions.last().map_or(0, |(end, _)| *end);
-        let end = self.factors.len() as u32;
-        if end > last {
-            self.instructions.push((end, is_simple));
-        }
-    }
-}
+use std::ops::Range;
 
 /// The dimensions of one array value.
 #[derive(Clone, Copy)]
@@ -87,6 +39,12 @@ impl Array<'_> {
     }
 }
 
+/// What is left to do of a walk through the program.
+enum Task {
+    Rows(NodeId, Range<u32>),
+    Results(NodeId, u32),
+}
+
 /// Collects the factors of every instruction.
 pub(super) struct Collector<'s, 'a> {
     pub module: &'a Module,
@@ -105,59 +63,138 @@ impl<'s> Collector<'s, '_> {
         Array { first: dimensions.start as u32, sizes: &self.spread.sizes[dimensions] }
     }
 
-    /// Adds factors for values of equal shape whose dimensions are split together.
-    fn same(&mut self, values: &[usize], is_simple: bool) {
-        let arrays: Vec<Array<'_>> = values.iter().map(|value| self.leaf(*value)).collect();
-        let Some(first) = arrays.first() else { return };
+    /// Adds the factors of an instruction whose operands and results have the same shape.
+    fn same(&mut self, operands: &[usize], results: &[usize], kind: Kind) {
+        let Some(first) = results.first().map(|value| self.leaf(*value)) else { return };
+        let spread = self.spread;
         for dimension in 0..first.rank() {
-            let alike = arrays.iter().filter(|array| array.rank() == first.rank());
-            self.ties.factor(alike.map(|array| array.at(dimension)));
+            let of = |value: &usize| {
+                let own = spread.dimensions(*value);
+                (own.len() == first.rank()).then_some((own.start + dimension) as u32)
+            };
+            self.ties.factor(operands.iter().map(of), results.iter().map(of), true);
         }
-        self.ties.end(is_simple);
+        self.ties.end(kind);
     }
 
     /// Ties each leaf of one range to the corresponding leaf of the other.
-    fn pairs(&mut self, a: std::ops::Range<usize>, b: std::ops::Range<usize>) {
-        if a.len() == b.len() {
-            for (a, b) in a.zip(b) {
-                self.same(&[a, b], true);
+    fn pairs(&mut self, operands: Range<usize>, results: Range<usize>) {
+        if operands.len() == results.len() {
+            for (operand, result) in operands.zip(results) {
+                self.same(&[operand], &[result], Kind::Simple);
             }
         }
     }
 
-    /// Adds the factors of all instructions of `node`, and of its calls.
-    pub fn node(&mut self, node: NodeId) {
+    /// Adds the factors of all instructions, as Shardy visits them: the program's results, and then the
+    /// instructions from top to bottom, with those of called computations where they are called.
+    pub fn program(&mut self) {
         let contexts = self.spread.values.contexts;
-        let computation = contexts.nodes[node as usize].computation;
-        if contexts.nodes[node as usize].is_applied {
+        let mut is_seen = vec![false; contexts.nodes.len()];
+        let root = self.module.computation(self.module.entry()).root;
+        self.row(0, root);
+        let mut tasks = Vec::new();
+        for node in 0..contexts.nodes.len() as NodeId {
+            self.enter(node, &mut is_seen, &mut tasks);
+            while let Some(task) = tasks.pop() {
+                match task {
+                    Task::Rows(node, mut rows) => {
+                        let Some(row) = rows.next() else { continue };
+                        tasks.push(Task::Rows(node, rows));
+                        self.row(node, row);
+                        if self.calls(node, row).is_empty() {
+                            continue;
+                        }
+                        self.arguments(node, row);
+                        tasks.push(Task::Results(node, row));
+                        for edge in self.calls(node, row).iter().rev() {
+                            self.enter(edge.callee, &mut is_seen, &mut tasks);
+                        }
+                    }
+                    Task::Results(node, row) => self.returned(node, row),
+                }
+            }
+        }
+    }
+
+    fn enter(&self, node: NodeId, is_seen: &mut [bool], tasks: &mut Vec<Task>) {
+        let own = &self.spread.values.contexts.nodes[node as usize];
+        if !std::mem::replace(&mut is_seen[node as usize], true) && !own.is_applied {
+            tasks.push(Task::Rows(node, self.module.computation(own.computation).rows()));
+        }
+    }
+
+    /// The calls that `row` makes.
+    fn calls(&self, node: NodeId, row: u32) -> &'s [Edge] {
+        let edges = self.spread.values.contexts.edges_of(node);
+        let calls = self.module.all_calls();
+        let before = |edge: &Edge, row: u32| calls[edge.call as usize].row.0 < row;
+        let start = edges.partition_point(|edge| before(edge, row));
+        let end = edges.partition_point(|edge| before(edge, row.saturating_add(1)));
+        edges.get(start..end).unwrap_or_default()
+    }
+
+    /// The parameters of the computation that a call leads to, each with the caller's operand.
+    fn given(&self, edge: &Edge, branch: usize) -> Vec<(Range<usize>, Range<usize>)> {
+        let values = &self.spread.values;
+        let contexts = values.contexts;
+        let callee = &contexts.nodes[edge.callee as usize];
+        let Some(arguments) = values.arguments(edge, branch).filter(|_| !callee.is_applied) else {
+            return Vec::new();
+        };
+        let parameters = self.module.parameters(callee.computation);
+        let of = |parameter: Row| {
+            let operand = arguments.of_parameter(self.module, parameter.0)?;
+            let theirs = values.of(edge.callee, parameter.0);
+            Some((values.of(edge.caller, operand), theirs))
+        };
+        parameters.into_iter().filter_map(of).collect()
+    }
+
+    /// Ties what `row` calls a computation with to its parameters.
+    fn arguments(&mut self, node: NodeId, row: u32) {
+        if self.module.opcode(Row(row)) == Opcode::While {
             return;
         }
-        for row in self.module.computation(computation).rows() {
-            self.row(node, row);
+        for (branch, edge) in self.calls(node, row).iter().enumerate() {
+            for (operand, parameter) in self.given(edge, branch) {
+                self.pairs(operand, parameter);
+            }
         }
-        let mut branch = (u32::MAX, 0);
-        for edge in contexts.edges_of(node) {
-            let call = &self.module.all_calls()[edge.call as usize];
-            let row = call.row.0;
-            branch = if branch.0 == row { (row, branch.1 + 1) } else { (row, 0) };
-            let Some(arguments) = self.spread.values.arguments(edge, branch.1) else { continue };
-            let callee = contexts.nodes[edge.callee as usize].computation;
-            for parameter in self.module.parameters(callee) {
-                if let Some(operand) = arguments.of_parameter(self.module, parameter.0) {
-                    let theirs = self.spread.values.of(edge.callee, parameter.0);
-                    self.pairs(self.spread.values.of(node, operand), theirs);
-                }
+    }
+
+    /// Ties what the computations that `row` calls return to its result. What a loop carries is split alike
+    /// before, within and after it.
+    fn returned(&mut self, node: NodeId, row: u32) {
+        let module = self.module;
+        let values = &self.spread.values;
+        let is_loop = module.opcode(Row(row)) == Opcode::While;
+        let results = values.of(node, row);
+        let (mut from, mut to) = (Vec::new(), vec![results.clone()]);
+        if is_loop {
+            from.extend(module.operands(Row(row)).first().map(|operand| values.of(node, *operand)));
+        }
+        for edge in self.calls(node, row) {
+            let callee = &values.contexts.nodes[edge.callee as usize];
+            if callee.is_applied {
+                continue;
             }
-            if call.role != CallRole::Condition {
-                let root = self.module.computation(callee).root;
-                let theirs = self.spread.values.of(edge.callee, root);
-                self.pairs(theirs, self.spread.values.of(node, row));
+            if module.all_calls()[edge.call as usize].role != CallRole::Condition {
+                let root = module.computation(callee.computation).root;
+                from.push(values.of(edge.callee, root));
             }
-            if self.module.opcode(call.row) == Opcode::While && call.role == CallRole::Body {
-                for operand in self.module.operands(call.row).iter().take(1) {
-                    let theirs = self.spread.values.of(node, *operand);
-                    self.pairs(theirs, self.spread.values.of(node, row));
-                }
+            if is_loop {
+                to.extend(self.given(edge, 0).into_iter().map(|(_, parameter)| parameter));
+            }
+        }
+        for leaf in 0..results.len() {
+            let of = |all: &[Range<usize>]| -> Vec<usize> {
+                let alike = all.iter().filter(|own| own.len() == results.len());
+                alike.map(|own| own.start + leaf).collect()
+            };
+            let (from, to) = (of(&from), of(&to));
+            if !from.is_empty() {
+                self.same(&from, &to, Kind::Simple);
             }
         }
     }
@@ -209,18 +246,25 @@ impl<'s> Collector<'s, '_> {
                     if opcode == Transpose { (operand, result) } else { (result, operand) };
                 for index in 0..map.len() {
                     let at = usize::try_from(*map.get(index)?).ok()?;
-                    if listed.sizes.get(at) == other.sizes.get(index) {
-                        self.ties.factor([listed.listed(&map, index), other.at(index)]);
+                    if listed.sizes.get(at) != other.sizes.get(index) {
+                        continue;
+                    }
+                    let (listed, other) = ([listed.listed(&map, index)], [other.at(index)]);
+                    if opcode == Transpose {
+                        self.ties.factor(listed, other, true);
+                    } else {
+                        self.ties.factor(other, listed, true);
                     }
                 }
-                self.ties.end(opcode == Transpose);
+                self.ties.end(if opcode == Transpose { Kind::Simple } else { Kind::Broadcast });
             }
             Reshape | Bitcast => {
                 let operand = array(0)?;
                 for (a, b) in aligned(operand.sizes, result.sizes) {
-                    self.ties.factor([operand.at(a), result.at(b)]);
+                    let size = common(operand.sizes.get(a), result.sizes.get(b));
+                    self.ties.sized([operand.at(a)], [result.at(b)], (size, true));
                 }
-                self.ties.end(true);
+                self.ties.end(Kind::Simple);
             }
             Dot => {
                 let lists = dot_dimensions(module, Row(row))?;
@@ -237,30 +281,37 @@ impl<'s> Collector<'s, '_> {
                     DynamicUpdateSlice | SelectAndScatter => 2,
                     _ => 1,
                 };
-                let arrays: Vec<Array<'_>> = (0..count).filter_map(array).chain([result]).collect();
+                let arrays: Vec<Array<'_>> = (0..count).filter_map(array).collect();
                 for dimension in 0..result.rank() {
                     let size = result.sizes.get(dimension);
-                    let alike = |array: &&Array<'_>| array.sizes.get(dimension) == size;
-                    // A slice at an index may start anywhere, so that dimension is not tied. XLA splits one at
-                    // a constant as the whole, such as the gates of a recurrence.
-                    if opcode == Slice {
-                        self.ties.factor(arrays.iter().map(|array| array.at(dimension)));
-                    } else if opcode == DynamicUpdateSlice || arrays.iter().all(|own| alike(&own)) {
-                        let members = arrays.iter().filter(alike);
-                        self.ties.factor(members.map(|array| array.at(dimension)));
+                    let is_alike = |array: &&Array<'_>| array.sizes.get(dimension) == size;
+                    let own = [result.at(dimension)];
+                    if matches!(opcode, DynamicSlice | DynamicUpdateSlice) {
+                        // A slice at an index may start anywhere, so that dimension is not tied.
+                        let alike = arrays.iter().filter(is_alike);
+                        self.ties.factor(alike.map(|array| array.at(dimension)), own, true);
+                    } else {
+                        // XLA splits others as the whole, such as the gates of a recurrence, and moves
+                        // elements between devices.
+                        let is_through = arrays.iter().all(|array| is_alike(&array));
+                        let all = arrays.iter().map(|array| array.at(dimension));
+                        self.ties.factor(all, own, is_through);
                     }
                 }
-                self.ties.end(false);
+                let is_at_index = matches!(opcode, DynamicSlice | DynamicUpdateSlice);
+                self.ties.end(if is_at_index { Kind::Slice } else { Kind::Other });
             }
             _ if opcode.is_elementwise() => {
-                let mut all = vec![values.of(node, row).start];
-                for operand in operands {
+                let alike = |operand: &u32| {
                     let theirs = values.of(node, *operand);
-                    if theirs.len() == 1 && self.leaf(theirs.start).sizes == result.sizes {
-                        all.push(theirs.start);
-                    }
-                }
-                self.same(&all, true);
+                    let is_alike =
+                        theirs.len() == 1 && self.leaf(theirs.start).sizes == result.sizes;
+                    is_alike.then_some(theirs.start)
+                };
+                let all: Vec<usize> = operands.iter().filter_map(alike).collect();
+                // An error function is a custom call for Shardy.
+                let kind = if opcode == Erf { Kind::Other } else { Kind::Simple };
+                self.same(&all, &[values.of(node, row).start], kind);
             }
             _ => {}
         }
@@ -270,24 +321,22 @@ impl<'s> Collector<'s, '_> {
     fn dot(&mut self, lists: &DotDimensions, lhs: Array<'_>, rhs: Array<'_>, out: Array<'_>) {
         let batches = lists.lhs_batch.len();
         for index in 0..batches {
-            self.ties.factor([
-                lhs.listed(&lists.lhs_batch, index),
-                rhs.listed(&lists.rhs_batch, index),
-                out.at(index),
-            ]);
+            let both = [lhs.listed(&lists.lhs_batch, index), rhs.listed(&lists.rhs_batch, index)];
+            self.ties.factor(both, [out.at(index)], true);
         }
         let rows = lhs.free(&[&lists.lhs_batch, &lists.lhs_contracting]);
         let columns = rhs.free(&[&lists.rhs_batch, &lists.rhs_contracting]);
         for (index, dimension) in rows.iter().chain(&columns).enumerate() {
-            self.ties.factor([Some(*dimension), out.at(batches + index)]);
+            self.ties.factor([Some(*dimension)], [out.at(batches + index)], true);
         }
         for index in 0..lists.lhs_contracting.len() {
-            self.ties.factor([
+            let both = [
                 lhs.listed(&lists.lhs_contracting, index),
                 rhs.listed(&lists.rhs_contracting, index),
-            ]);
+            ];
+            self.ties.factor(both, [], false);
         }
-        self.ties.end(false);
+        self.ties.end(Kind::Other);
     }
 
     fn convolution(
@@ -305,14 +354,16 @@ impl<'s> Collector<'s, '_> {
         let grouped = |key| self.module.attribute(row, key).is_some();
         // In grouped convolutions, features and batches run over groups as well.
         if !grouped("batch_group_count") {
-            self.ties.factor([at(lhs, &labels.lhs, Batch), at(out, &labels.output, Batch)]);
+            let own = [at(out, &labels.output, Batch)];
+            self.ties.factor([at(lhs, &labels.lhs, Batch)], own, true);
         }
         if !grouped("feature_group_count") && !grouped("batch_group_count") {
-            self.ties
-                .factor([at(rhs, &labels.rhs, OutputFeature), at(out, &labels.output, Feature)]);
-            self.ties.factor([at(lhs, &labels.lhs, Feature), at(rhs, &labels.rhs, InputFeature)]);
+            let own = [at(out, &labels.output, Feature)];
+            self.ties.factor([at(rhs, &labels.rhs, OutputFeature)], own, true);
+            let both = [at(lhs, &labels.lhs, Feature), at(rhs, &labels.rhs, InputFeature)];
+            self.ties.factor(both, [], false);
         }
-        self.ties.end(false);
+        self.ties.end(Kind::Other);
         Some(())
     }
 
@@ -327,11 +378,12 @@ impl<'s> Collector<'s, '_> {
             .enumerate()
         {
             let theirs = inputs.iter().map(|row| self.array(node, *row)?.at(kept));
-            let own = results.clone().map(|value| self.leaf(value).at(index));
-            let members: Vec<Option<u32>> = theirs.chain(own).collect();
-            self.ties.factor(members);
+            let theirs: Vec<Option<u32>> = theirs.collect();
+            let own: Vec<Option<u32>> =
+                results.clone().map(|value| self.leaf(value).at(index)).collect();
+            self.ties.factor(theirs, own, true);
         }
-        self.ties.end(false);
+        self.ties.end(Kind::Other);
         Some(())
     }
 
@@ -341,12 +393,13 @@ impl<'s> Collector<'s, '_> {
         let results = self.spread.values.of(node, row);
         let rank = self.leaf(results.start).rank();
         for dimension in (0..rank).filter(|dimension| !sorted.contains(&(*dimension as i64))) {
-            let theirs = operands.iter().map(|row| self.array(node, *row)?.at(dimension));
-            let own = results.clone().map(|value| self.leaf(value).at(dimension));
-            let members: Vec<Option<u32>> = theirs.chain(own).collect();
-            self.ties.factor(members);
+            let theirs: Vec<Option<u32>> =
+                operands.iter().map(|row| self.array(node, *row)?.at(dimension)).collect();
+            let own: Vec<Option<u32>> =
+                results.clone().map(|value| self.leaf(value).at(dimension)).collect();
+            self.ties.factor(theirs, own, true);
         }
-        self.ties.end(false);
+        self.ties.end(Kind::Other);
         Some(())
     }
 
@@ -364,20 +417,18 @@ impl<'s> Collector<'s, '_> {
         let places = Places::of(self.module, row, "start_indices_batching_dims", indices)?;
         let own = out.free(&[&offsets]);
         for (index, dimension) in own.iter().enumerate() {
-            self.ties.factor([
-                Some(*dimension),
-                places.dimensions.get(index).copied(),
-                places.batching_of(index, &batching, operand),
-            ]);
+            let place = places.dimensions.get(index).copied();
+            let both = [places.batching_of(index, &batching, operand), place];
+            self.ties.factor(both, [Some(*dimension)], true);
         }
         let kept = operand.free(&[&collapsed, &batching]);
         for (index, dimension) in kept.iter().enumerate() {
             let at = (*dimension - operand.first) as usize;
             if sizes.get(at) == operand.sizes.get(at) {
-                self.ties.factor([Some(*dimension), out.listed(&offsets, index)]);
+                self.ties.factor([Some(*dimension)], [out.listed(&offsets, index)], true);
             }
         }
-        self.ties.end(false);
+        self.ties.end(Kind::Other);
         Some(())
     }
 
@@ -401,16 +452,15 @@ impl<'s> Collector<'s, '_> {
             let update = window.and_then(|index| updates.listed(&windows, index));
             let size = |id: u32| updates.sizes.get((id - updates.first) as usize);
             let update = update.filter(|id| size(*id) == operand.sizes.get(dimension));
-            self.ties.factor([Some(id), out.at(dimension), update]);
+            self.ties.factor([Some(id), update], [out.at(dimension)], true);
         }
         for (index, dimension) in scattered.iter().enumerate() {
-            self.ties.factor([
-                Some(*dimension),
-                places.dimensions.get(index).copied(),
-                places.batching_of(index, &batching, operand),
-            ]);
+            let place = places.dimensions.get(index).copied();
+            let batch = places.batching_of(index, &batching, operand);
+            // Devices add up updates of different places.
+            self.ties.factor([batch, place, Some(*dimension)], [], batch.is_some());
         }
-        self.ties.end(false);
+        self.ties.end(Kind::Other);
         Some(())
     }
 }
@@ -467,6 +517,15 @@ fn is_identity(module: &Module, row: Row) -> bool {
         b"xla.sdy.ShardingGroup",
     ];
     TARGETS.contains(&target) && module.operands(row).len() == 1
+}
+
+/// Elements that two dimensions of a reshape have in common.
+fn common(a: Option<&i64>, b: Option<&i64>) -> i64 {
+    let (mut a, mut b) = (a.map_or(0, |size| size.abs()), b.map_or(0, |size| size.abs()));
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 /// Pairs of dimensions of two shapes with equal elements in equal order, for which splitting one is
