@@ -113,6 +113,11 @@ impl<'a> Again<'a> {
                 states[stack.node as usize].need(end_of(last), 0);
             }
             states[stack.node as usize].is_needed = true;
+            if !states[stack.node as usize].is_kept() {
+                for (node, last) in &stack.again {
+                    states[*node as usize].need(end_of(*last), 0);
+                }
+            }
         }
         for (number, node) in fixed.visited.iter().copied().enumerate().rev() {
             let at = node as usize;

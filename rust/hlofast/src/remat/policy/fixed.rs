@@ -109,7 +109,8 @@ fn parts(scan: &Scan, narrow: &[Option<u32>]) -> Vec<bool> {
         })
         .collect();
     let needs = scan.recomputed.needs.iter().map(|(node, _)| *node);
-    let own = needs.chain(scan.stacks.iter().map(|stack| stack.node));
+    let again = scan.stacks.iter().flat_map(|stack| stack.again.iter().map(|(node, _)| *node));
+    let own = needs.chain(again).chain(scan.stacks.iter().map(|stack| stack.node));
     own.for_each(|node| is_part[node as usize] = false);
     for (wide, narrow) in narrow.iter().enumerate() {
         if let Some(narrow) = narrow {

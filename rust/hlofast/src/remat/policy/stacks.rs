@@ -37,6 +37,8 @@ pub struct Stack {
     pub fore: Vec<(i64, RangeInclusive<u32>)>,
     /// The same in the backward body of a group.
     pub aft: Vec<(i64, RangeInclusive<u32>)>,
+    /// Nodes of the forward body that the backward body reads, until a step, if the value is recomputed.
+    pub again: Vec<(u32, u32)>,
 }
 
 impl Stack {
@@ -63,6 +65,7 @@ impl Stack {
             moving: Vec::new(),
             fore: Vec::new(),
             aft: Vec::new(),
+            again: Vec::new(),
         }
     }
 }
