@@ -164,7 +164,7 @@ MOVING = (
 ERROR_BEFORE = (
     "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
     "the values that the layers keep, and one layer and the head at work; on 43 scanned programs "
-    "compiled for TPUs under six policies each the median error is 1.7 %, 81 % are within 5 %, "
+    "compiled for TPUs under six policies each the median error is 1.5 %, 82 % are within 5 %, "
     "95 % within 12 %, and the worst is 28 %"
 )
 ERROR_UNROLLED_BEFORE = (
@@ -178,8 +178,8 @@ ERROR_GROUPS_BEFORE = (
     "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
     "the values that the layers keep, and one layer and the head at work; on 9 programs whose "
     "layers are scanned in groups, compiled for TPUs under five policies each, the median error is "
-    "1.9 %, 84 % are within 5 %, and all within 9 %; where the groups are checkpointed too (3 "
-    "programs) it is 3.4 %, 65 % are within 5 %, 97 % within 12 %, and the worst is 14 %"
+    "1.3 %, 89 % are within 5 %, and all within 8 %; where the groups are checkpointed too (3 "
+    "programs) it is 2.1 %, 67 % are within 5 %, 93 % within 12 %, and the worst is 14 %"
 )
 ERROR_LOOPS = (
     "peaks under other policies are modelled; a loop runs in each layer: on 4 programs with such "
