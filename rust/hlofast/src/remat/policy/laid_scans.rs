@@ -130,8 +130,8 @@ impl Layout<'_> {
 }
 
 /// What both bodies make of a stacked value by broadcasting it alike, if devices exchange the slices of the
-/// stack. Where the value is recomputed, XLA makes the broadcast once, before it splits the program (`HloCSE`),
-/// and devices exchange all of it: so does libtpu with the sums of a softmax in the texts of `scattered_v5e_8`.
+/// stack. Where the value is recomputed, XLA makes the broadcast once, and devices exchange all of it: so does
+/// libtpu with the sums of a softmax in `scattered_v5e_8` with nothing saved.
 fn broadcast_alike(
     body: &Graph,
     value: u32,
