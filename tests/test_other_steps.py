@@ -80,6 +80,13 @@ def test_a_recurrence_has_time_steps(name: str) -> None:
     assert "layer" not in code
 
 
+@pytest.mark.parametrize("name", ["tied.before", "tied.after"])
+def test_layers_that_share_weights_are_layers(name: str) -> None:
+    policies = module(name).remat(device="v5e").policies
+    assert policies is not None
+    assert policies.iteration == "layer"
+
+
 def test_a_pipeline_has_ticks_and_figures_of_one_device() -> None:
     text = module("pipeline.before")
     remat = text.remat(device="v5e")

@@ -129,7 +129,7 @@ impl PolicyData {
 
     /// What an iteration of the forward loops is: `layer`, `time step`, `pipeline tick`.
     fn iteration(&self) -> &'static str {
-        self.policies.iteration().as_str()
+        self.policies.iteration(self.held.stage.module()).as_str()
     }
 
     /// Whether a loop of the program runs in each layer.

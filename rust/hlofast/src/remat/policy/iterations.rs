@@ -1,12 +1,13 @@
 //! What the iterations of a scan are: layers, time steps of a recurrence, or ticks of a pipeline.
 //!
 //! A scan over layers slices the weights of one layer in every iteration. Over time all iterations
-//! multiply with the same weights. A pipeline does so too, and hands results on to other devices.
+//! multiply with the same weights, and slice the input of one step. A pipeline has the same weights too, and
+//! hands results on to other devices. Layers that share their weights slice neither.
 
-use super::graph::Graph;
+use super::graph::{Graph, Node};
 use super::scans::{MOST_STEPS, is_rearrangement, is_unchanged};
 use super::{Scan, is_collective};
-use crate::ir::Opcode;
+use crate::ir::{ElementKind, Module, Opcode};
 
 /// What an iteration of a scan is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +31,7 @@ impl Iteration {
     }
 
     /// That of `scan`.
-    pub fn of(scan: &Scan) -> Self {
+    pub fn of(module: &Module, scan: &Scan) -> Self {
         let body = &scan.body;
         let mut is_shared = false;
         let products = (0u32..).zip(&body.nodes).filter(|(_, own)| own.opcode.is_matmul());
@@ -50,9 +51,22 @@ impl Iteration {
         match is_shared {
             false => Iteration::Layer,
             true if body.nodes.iter().any(|own| is_handed_on(own.opcode)) => Iteration::Tick,
-            true => Iteration::TimeStep,
+            true if slices_input(module, body) => Iteration::TimeStep,
+            true => Iteration::Layer,
         }
     }
+}
+
+/// Whether a body takes one slice of floating-point numbers from a value that all iterations share. Integers
+/// are keys of random numbers, which layers have too.
+fn slices_input(module: &Module, body: &Graph) -> bool {
+    let is_number = |own: &Node| {
+        let array = module.shapes().array(own.shape);
+        array.is_some_and(|own| own.element_type.kind() == ElementKind::Float)
+    };
+    let slices = (0u32..).zip(&body.nodes).filter(|(_, own)| own.opcode == Opcode::DynamicSlice);
+    let mut slices = slices.filter(|(_, own)| is_number(own));
+    slices.any(|(node, _)| factor(body, node, false) == Factor::Sliced)
 }
 
 /// What a product multiplies.

@@ -384,8 +384,9 @@ impl Policies {
     }
 
     /// What the scans run over; layers if some of them do, or if there is no scan.
-    pub fn iteration(&self) -> Iteration {
-        self.scans.iter().map(Iteration::of).min().unwrap_or(Iteration::Layer)
+    pub fn iteration(&self, module: &Module) -> Iteration {
+        let of = self.scans.iter().map(|scan| Iteration::of(module, scan));
+        of.min().unwrap_or(Iteration::Layer)
     }
 
     /// Whether a loop of the program runs in each layer of a scan.
