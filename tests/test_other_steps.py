@@ -87,6 +87,14 @@ def test_layers_that_share_weights_are_layers(name: str) -> None:
     assert policies.iteration == "layer"
 
 
+def test_both_layers_of_a_recurrence_are_found() -> None:
+    policies = module("recurrent.before").remat(device="v5e").policies
+    assert policies is not None
+    # Two matmuls in each of 64 steps of two layers; XLA's text with nothing saved has as many FLOPs.
+    again = 2 * 64 * 2 * 2 * (512 // DEVICES) * 512 * 2048
+    assert policies.policy("nothing_saveable").recomputed_flops == again == 34_359_738_368
+
+
 def test_a_pipeline_has_ticks_and_figures_of_one_device() -> None:
     text = module("pipeline.before")
     remat = text.remat(device="v5e")
