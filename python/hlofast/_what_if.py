@@ -12,6 +12,7 @@ from hlofast import (
     _what_if_order,
     _what_if_padding,
     _what_if_rings,
+    _what_if_symbols,
     _what_if_wire,
 )
 from hlofast._context import mesh_for, read_mesh
@@ -80,76 +81,6 @@ _SYMBOLS = (
 )  # fmt: skip
 
 
-class Symbol:
-    """The role of dimensions of a module: from `WhatIf.symbols`."""
-
-    __slots__ = (
-        "axes", "dimensions", "evidence", "loops", "number", "parameters", "role", "shift", "size",
-    )  # fmt: skip
-
-    def __init__(self, number: int, fields: tuple[Any, ...]) -> None:
-        self.number = number
-        (role, evidence), size, shift, parameters, axes, dimensions, loops = fields
-        self.role: str = role
-        """Batch, sequence, layers, accumulation, width, heads, vocabulary, or other."""
-        self.evidence: str = evidence
-        """Why the symbol has its role."""
-        self.size: int = size
-        """The size over all devices, as compiled."""
-        self.shift: int = shift
-        """Offset that is added to the parameter's dimension to get the size."""
-        self.parameters: list[tuple[str, int]] = parameters
-        """Name and dimension of the entry parameters that have the symbol."""
-        self.axes: list[str] = axes
-        """Mesh axes that divide the symbol in a parameter."""
-        self.dimensions: int = dimensions
-        """Dimensions of instructions that contain the symbol."""
-        self.loops: int = loops
-        """Loops that run once per element."""
-
-    @property
-    def name(self) -> str:
-        """The entry parameter with the shortest name that has the symbol."""
-        return min((name for name, _ in self.parameters), key=lambda name: (len(name), name))
-
-    def is_named(self, word: str) -> bool:
-        """Whether the whole name of a parameter is `word`."""
-        return any(word == name for name, _ in self.parameters)
-
-    def is_called(self, word: str) -> bool:
-        """Whether a part of a parameter's name is `word`."""
-        return any(word in parts_of(name) for name, _ in self.parameters)
-
-    def others(self, word: str) -> list[str]:
-        """Returns the other inputs that have the symbol: those beside one with `word`."""
-        names = [name for name, _ in self.parameters]
-        if word in names:
-            own, parts = [word], parts_of(word)
-            first = [parts[:1]] if len(parts) > 1 else []
-        else:
-            own = [name for name in names if word in parts_of(name)]
-            first = [parts_of(name)[:1] for name in own if word in parts_of(name)[1:]]
-        return [name for name in names if name not in own and parts_of(name)[:1] in first]
-
-    def __repr__(self) -> str:
-        return f"<Symbol {self.role} {self.size} of {self.name}>"
-
-
-def _word_for(symbol: Symbol, others: list[Symbol]) -> str:
-    """Returns the word that names a symbol and none of the others."""
-    for part in reversed(parts_of(symbol.name)):
-        if not any(other.is_called(part) for other in others):
-            return part
-    return symbol.name
-
-
-def parts_of(name: str) -> list[str]:
-    """Returns the parts of a parameter's name: `batch['tokens']` has `batch` and `tokens`."""
-    for mark in "[]'\".":
-        name = name.replace(mark, "/")
-    return [part for part in name.split("/") if part]
-
-
 class WhatIf(Result):
     """A step as compiled and with other sizes: `Module.what_if(...)`.
 
@@ -160,7 +91,7 @@ class WhatIf(Result):
 
     __slots__ = (
         "_choices", "_coverage", "_figures", "_found", "_ignores", "_in_order", "_open", "_pads",
-        "_reasons", "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh",
+        "_reasons", "_renamed", "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh",
         "policy", "symbols",
     )  # fmt: skip
 
@@ -202,14 +133,16 @@ class WhatIf(Result):
         self.mesh: Mesh | None = mesh_for(module, None) or module.context.mesh or module.mesh()
         """The mesh of the module as compiled."""
         data = _core._scale(module, self.mesh)
-        self.symbols = [Symbol(at, fields) for at, fields in enumerate(data.symbols())]
+        self.symbols = [_what_if_symbols.Symbol(at, fields) for at, fields in enumerate(data.symbols())]
         """Roles of dimensions: those with a role first."""
         self._coverage = data.coverage()
         self._choices = data.choices()
+        self._renamed: dict[int, str] = {}
+        """By number of the symbol: the role that the user says it has, if it has another."""
         self.asked: dict[int, int] = {}
         """By number of the symbol: its new size."""
         for role, wanted in sizes.items():
-            self.asked |= self._wanted(role, wanted)
+            self.asked |= _what_if_symbols.wanted(self, role, wanted)
         self.new_mesh: Mesh | None = None if mesh is None else self._mesh(read_mesh(mesh))
         """The new mesh; None if it stays."""
         self._scaled = data.apply(list(self.asked.items()), self.new_mesh)
@@ -226,43 +159,6 @@ class WhatIf(Result):
         self._reasons: list[str] | None = None
         self._ringing: _what_if_rings.Rings | None = None
         self._in_order: Module | None = None
-
-    def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
-        """New sizes of the symbols with a role, by number."""
-        own = [symbol for symbol in self.symbols if symbol.role == role]
-        if not own:
-            raise ValueError(f"{role}: {_what_if_notes.missing(self, role)}")
-        if isinstance(wanted, (int, str)):
-            # Encoders and decoders with as many layers each count as one stack.
-            if len({symbol.size for symbol in own}) > 1:
-                names = ", ".join(f"{symbol.name} ({symbol.size:,})" for symbol in own)
-                example = _word_for(own[0], own[1:])
-                raise ValueError(
-                    f"several dimensions may be the {role}: {names}; name one by a part of its "
-                    f"parameter's name, such as {example}={own[0].size}"
-                )
-            return {symbol.number: read_size(role, wanted, symbol.size) for symbol in own}
-        found: dict[int, int] = {}
-        for word, size in wanted.items():
-            # A whole name is meant before a part: `param` is also a part of `param.1`.
-            named = [symbol for symbol in own if symbol.is_named(word)]
-            named = named or [symbol for symbol in own if symbol.is_called(word)]
-            if not named:
-                known = sorted({part for symbol in own for name, _ in symbol.parameters
-                                for part in parts_of(name)})  # fmt: skip
-                raise ValueError(
-                    f"{role}: no parameter has {word!r} in its name{meant(word, known) or ';'} "
-                    f"known: {', '.join(known[:20])}"
-                )
-            shared = [other for symbol in named for other in symbol.others(word)]
-            if shared:
-                raise ValueError(
-                    f"{role}: {word!r} alone cannot change: in this module it cannot be told from "
-                    f"{shared[0]}, which has as many; change both, or take a module where they "
-                    "differ"
-                )
-            found |= {symbol.number: read_size(role, size, symbol.size) for symbol in named}
-        return found
 
     def _mesh(self, given: Mesh) -> Mesh:
         """The new mesh: axes that are not given keep their sizes."""
@@ -506,8 +402,11 @@ class WhatIf(Result):
                 if (own.role, own.size) == (symbol.role, symbol.size)
                 and self.asked.get(own.number) != size
             ]
-            word = f" of {_word_for(symbol, stays)}" if stays else ""
-            part = f"{symbol.role}{word} {symbol.size:,} → {size:,}"
+            word = ""
+            if stays and number not in self._renamed:
+                word = f" of {_what_if_symbols.word_for(symbol, stays)}"
+            role = self._renamed.get(number, symbol.role)
+            part = f"{role}{word} {symbol.size:,} → {size:,}"
             if part not in parts:
                 parts.append(part)
         if self.new_mesh is not None and self.mesh is not None:
@@ -568,27 +467,3 @@ class WhatIf(Result):
             Section("wire_bytes", "Wire bytes by mesh axes", self.wire_bytes, is_whole=True),
             Section("symbols", "Roles of dimensions", self.symbol_table, symbols),
         )
-
-
-def read_size(role: str, wanted: Size, old: int) -> int:
-    """Reads a size: a number, or a multiple such as `2x` or `0.5x`. Raises `ValueError`."""
-    what = f"{role}: {wanted!r} is not a size such as {old} or a multiple such as 2x"
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, str)):
-        raise ValueError(what)
-    if isinstance(wanted, str):
-        text = wanted.strip().lower().replace("_", "")
-        is_multiple = text.endswith("x")
-        text = text.removesuffix("x")
-        if len(text) > 20 or not text.replace(".", "", 1).isdecimal() or not text.isascii():
-            raise ValueError(what)
-        if not is_multiple and "." in text:
-            raise ValueError(what)
-        from fractions import Fraction
-
-        exact = Fraction(text) * (old if is_multiple else 1)
-        if exact.denominator != 1:
-            raise ValueError(f"{role}: {wanted} of {old:,} is not a whole number")
-        wanted = int(exact)
-    if not 1 <= wanted < 2**48:
-        raise ValueError(f"{role}: {wanted:,} is not a size from 1 to 2^48")
-    return wanted

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction, Mesh
     from hlofast._module import Module
     from hlofast._partition.made import Axes, Made, Split
-    from hlofast._what_if import Symbol, WhatIf
+    from hlofast._what_if import WhatIf
+    from hlofast._what_if_symbols import Symbol
 
 _MOST_DEVICES = 1024
 """Devices up to which the model is tried: its work grows with them."""
