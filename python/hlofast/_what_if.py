@@ -7,6 +7,7 @@ from hlofast import (
     _memory,
     _shares,
     _what_if_decided,
+    _what_if_derived,
     _what_if_lookup,
     _what_if_notes,
     _what_if_order,
@@ -90,9 +91,9 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_found", "_ignores", "_in_order", "_open", "_pads",
-        "_reasons", "_renamed", "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh",
-        "policy", "symbols",
+        "_choices", "_coverage", "_derived", "_figures", "_follows", "_found", "_in_order", "_open",
+        "_pads", "_reasons", "_renamed", "_ringing", "_scaled", "_scaling", "asked", "changed",
+        "mesh", "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -108,6 +109,12 @@ class WhatIf(Result):
                       label=f"{label} after"),
             )
         ),
+        Field("flops", "flops_least", "FLOPs after the change, if what the text does not tie to it "
+              "does not follow it.", label="FLOP after, at least"),
+        Field("flops", "flops_most", "FLOPs after the change, if that follows it.",
+              label="FLOP after, at most"),
+        Field("bytes", "wire_bytes_modelled", "Wire bytes after the change, if the compiler makes "
+              "the collectives that are modelled.", label="wire bytes after, modelled"),
         Field("bytes", "wire_bytes_decided", "Wire bytes after the change of the collectives that "
               "the text decides; the others add to them.", label="wire bytes after, at least"),
         Field("bytes", "xla_peak_least", "Lower end of the XLA peak after the change, from the "
@@ -132,11 +139,9 @@ class WhatIf(Result):
         """The module as compiled."""
         self.mesh: Mesh | None = mesh_for(module, None) or module.context.mesh or module.mesh()
         """The mesh of the module as compiled."""
-        data = _core._scale(module, self.mesh)
-        self.symbols = [_what_if_symbols.Symbol(at, fields) for at, fields in enumerate(data.symbols())]
+        self._scaling = _what_if_derived.Scaling(module, self.mesh)
+        self.symbols = self._scaling.symbols
         """Roles of dimensions: those with a role first."""
-        self._coverage = data.coverage()
-        self._choices = data.choices()
         self._renamed: dict[int, str] = {}
         """By number of the symbol: the role that the user says it has, if it has another."""
         self.asked: dict[int, int] = {}
@@ -145,7 +150,10 @@ class WhatIf(Result):
             self.asked |= _what_if_symbols.wanted(self, role, wanted)
         self.new_mesh: Mesh | None = None if mesh is None else self._mesh(read_mesh(mesh))
         """The new mesh; None if it stays."""
-        self._scaled = data.apply(list(self.asked.items()), self.new_mesh)
+        self._derived = _what_if_derived.find(self._scaling, self.asked, self._renamed)
+        self._coverage = self._scaling.data.coverage()
+        self._choices = self._scaling.choices()
+        self._scaled = self._scaling.apply(self.asked.items(), self.new_mesh)
         self.changed: Module = self._with_context()
         """The changed module, to be analysed like any other. It is not a program to run."""
         is_given = policy is not None or save or offload
@@ -154,7 +162,7 @@ class WhatIf(Result):
         self._figures: dict[str, tuple[Any, Any]] | None = None
         self._open: dict[str, str] | None = None
         self._found: list[_what_if_lookup.Lookups | None] = []
-        self._ignores: bool | None = None
+        self._follows: list[float | None] = []
         self._pads: _what_if_padding.Padding | None = None
         self._reasons: list[str] | None = None
         self._ringing: _what_if_rings.Rings | None = None
@@ -252,9 +260,14 @@ class WhatIf(Result):
     @property
     def ignores_batch(self) -> bool:
         """Whether matmuls compute as much although the batch changes: the text does not decide."""
-        if self._ignores is None:
-            self._ignores = _what_if_decided.ignores_batch(self)
-        return self._ignores
+        return _what_if_decided.ignores_batch(self)
+
+    @property
+    def _followed(self) -> float | None:
+        """The share of a change of the batch that FLOPs of matmuls follow; None without one."""
+        if not self._follows:
+            self._follows.append(_what_if_decided.followed(self))
+        return self._follows[0]
 
     @property
     def flops_undecided(self) -> float:
@@ -271,7 +284,16 @@ class WhatIf(Result):
     @property
     def time_undecided(self) -> bool:
         """Whether matmuls after the change differ from those whose time `changed` has."""
-        return bool(self.flops_undecided) or _what_if_decided.is_much(self.moves_work, self.changed)
+        return (
+            bool(self.flops_undecided)
+            or self.flops_between is not None
+            or _what_if_decided.is_much(self.moves_work, self.changed)
+        )
+
+    @property
+    def flops_between(self) -> tuple[int, int] | None:
+        """The minimum and maximum FLOPs after the change, where parts of the step may follow it."""
+        return _what_if_decided.flops_between(self)
 
     @property
     def _work(self) -> tuple[list[tuple[int, float]], list[int]]:
@@ -322,8 +344,15 @@ class WhatIf(Result):
             how = "exact" if name in ("flops", "wire_bytes") else "modelled"
             values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
             if name == "wire_bytes" and self._is_open and self.policy is None:
-                decided = sum(row["decided"] or 0 for row in self.wire_bytes)
+                table = self.wire_bytes
+                modelled = [row["modelled"] for row in table]
+                if None not in modelled and not self.ignores_batch:
+                    values.append(("wire_bytes_modelled", sum(modelled), "modelled"))
+                decided = sum(row["decided"] or 0 for row in table)
                 values.append(("wire_bytes_decided", decided, "modelled"))
+            if name == "flops" and (ends := self.flops_between) is not None:
+                names = ("flops_least", "flops_most")
+                values += ((*own, "modelled") for own in zip(names, ends, strict=True))
             if name == "xla_peak" and between is not None:
                 names = ("xla_peak_least", "xla_peak_most")
                 values += ((*own, "modelled") for own in zip(names, between, strict=True))

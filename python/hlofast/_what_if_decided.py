@@ -37,6 +37,8 @@ SCORES = "scores"
 POLICY = "policy"
 LOOPS = "loops"
 FAST = "fast"
+DERIVED = "derived"
+PART = "part"
 ORDER = "order"
 WHY = {
     LOOKUP: "the partitioner may split the table lookup differently",
@@ -50,6 +52,8 @@ WHY = {
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
     ORDER: "values wait at the peak for matmuls that the compiler may run earlier",
     SCORES: "arrays of positions by positions may be fused differently",
+    DERIVED: "sizes that no parameter explains look derived from the changed one",
+    PART: "a part of the step is not tied to the batch, and may follow it",
     FAST: "arrays may change between fast memory and HBM, and fast memory holds many of them",
 }
 """By reason: why the text does not decide."""
@@ -102,29 +106,84 @@ def missing_flops(work: Work, changed: Module) -> int:
 
 
 def ignores_batch(result: WhatIf) -> bool:
-    """Returns whether matmuls compute as much although the batch changes a lot.
+    """Returns whether matmuls compute as much although the batch changes.
 
-    The program then counts sequences in loops of its own, as pipelines do. It is not told for
-    changes of the batch together with others, which may compensate it.
+    The program then counts sequences in loops of its own, as pipelines do.
     """
-    share = followed(result)
+    share = result._followed
     return share is not None and abs(share) < _FOLLOWS
 
 
 def followed(result: WhatIf) -> float | None:
-    """Returns which share of a large change of the batch the FLOPs of matmuls follow.
+    """Returns which share of a change of the batch the FLOPs of matmuls follow.
 
-    None if the batch changes little, or not alone.
+    None if the batch stays. Small changes, and changes together with others, are judged by twice
+    the batch.
     """
-    asked = result.asked
-    changed = [own for own in result.symbols if asked.get(own.number, own.size) != own.size]
-    more = prod(asked[own.number] / own.size for own in changed if own.size)
-    is_alone = result.new_mesh is None and all(own.role == "batch" for own in changed)
-    if not is_alone or _LITTLE < more < 1 / _LITTLE:
+    own = {number: size for number, size in result.asked.items()
+           if size != result.symbols[number].size
+           and result._renamed.get(number, result.symbols[number].role) == "batch"}  # fmt: skip
+    if not own:
         return None
     before = sum(_matmul_flops(result.module).values())
-    after = sum(_matmul_flops(result.changed).values())
+    more = _more(result, own)
+    is_alone = result.new_mesh is None and all(
+        number in own or size == result.symbols[number].size
+        for number, size in result.asked.items()
+    )
+    changed = result.changed
+    if not is_alone or _LITTLE < more < 1 / _LITTLE:
+        from hlofast._module import Module
+
+        own = {number: 2 * result.symbols[number].size for number in own}
+        more = _more(result, own)
+        try:
+            changed = Module(result._scaling.apply(own.items(), None)[0])
+        except (ValueError, OverflowError):
+            return None  # The mesh does not divide twice the batch.
+    after = sum(_matmul_flops(changed).values())
     return (after / before - 1) / (more - 1) if before > 0 else None
+
+
+def _more(result: WhatIf, sizes: dict[int, int]) -> float:
+    """Returns by what all batches together grow."""
+    return prod(size / result.symbols[number].size for number, size in sizes.items())
+
+
+def growth(result: WhatIf) -> float:
+    """Returns by what the batch grows; 1 if it stays."""
+    return _more(result, {
+        number: size for number, size in result.asked.items()
+        if result._renamed.get(number, result.symbols[number].role) == "batch"
+    })  # fmt: skip
+
+
+def is_in_part(result: WhatIf) -> bool:
+    """Returns whether the FLOPs of matmuls follow a part of a change of the batch, or nothing."""
+    share = result._followed
+    return share is not None and share < MOSTLY
+
+
+def flops_between(result: WhatIf) -> tuple[int, int] | None:
+    """Returns FLOPs after the change without and with the work that nothing ties to it.
+
+    What is too little to be told is allowed for. None if the text ties all work to it.
+    """
+    least = round(result.changed.cost().flops + result.moves_work)
+    most = least
+    share = result._followed
+    if share is not None and is_in_part(result):
+        more = growth(result)
+        most = round(least * more / (1 + share * (more - 1)))
+    if result._derived.share:
+        # What is not in matmuls grows at most as often as what changes.
+        others = least - sum(_matmul_flops(result.changed).values())
+        most += result._derived.more_flops
+        most += round(others * (result._derived.growth - 1))
+    if most == least:
+        return None
+    least, most = sorted((least, most))
+    return round(least * (1 - _SMALL)), round(most * (1 + _SMALL))
 
 
 def grows_from_one(result: WhatIf) -> bool:
@@ -159,6 +218,7 @@ OFF = {
     ONE: (-0.41, 0.05),
     POLICY: (-0.12, 0.12),
     ORDER: (0, 0.07),
+    DERIVED: (-0.07, 0.07),
 }
 """By reason: smallest and largest error of the peak in changes of the fitted programs."""
 _MOVED = 0.46
@@ -215,6 +275,15 @@ def between(result: WhatIf, needed: int, before: int | None, is_fast: bool) -> t
     slack = moved(result) if FAST in reasons or is_fast else 0
     if FAST in reasons:
         least, most = max(least - slack, 0), most + slack
+    if before is not None:
+        # What is not tied to the change may follow it.
+        more = growth(result) if PART in reasons else 1.0
+        if result._derived.share:
+            more *= result._derived.growth**result._derived.power
+        if more < 1:
+            least = min(least, int(before * more))
+        elif more > 1:
+            most = max(most, int(before * more) + slack)
     slack = slack if is_fast else 0
     if before is not None and (sign := way(result)):
         if sign > 0:
@@ -368,6 +437,10 @@ class _Choices:
             yield POLICY
         if self._one():
             yield ONE
+        if self.result._derived.share or self.result._derived.followed:
+            yield DERIVED
+        if is_in_part(self.result):
+            yield PART
         if self.is_sequence and self.is_quadratic:
             yield SCORES
         if self.is_mesh and any(self._may_turn(row) for row in self.rows if not of_lookup(row)):

@@ -163,15 +163,17 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             share=1.0,
         )
         return
-    share = _what_if_decided.followed(result)
-    if share is not None and share < _what_if_decided.MOSTLY:
+    share = result._followed
+    if share is not None and _what_if_decided.is_in_part(result):
         yield Note(
             "batch-in-part",
             f"FLOPs of matmuls follow {share:.0%} of the change of the batch: the text does not "
-            "tie a part of the step to the input, as with a random order of tokens; that part "
-            "keeps the sizes of the compiled batch in all figures",
+            "tie a part of the step to the input, as with a random order of tokens, or loops of "
+            "the program over parts of the batch; figures keep that part as compiled, FLOPs have a "
+            "range, and times are unknown",
             share=share,
         )
+    yield from _derived(result)
     if share := result.flops_undecided:
         yield Note(
             "undecided-flops",
@@ -180,7 +182,7 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             "grow, or the program itself says what each device computes",
             share=share,
         )
-    elif result.time_undecided:
+    elif result.moves_work and result.time_undecided:
         yield Note(
             "conserved-work",
             f"FLOPs differ by {result.moves_work:+,} from those of the changed text, whose times "
@@ -189,6 +191,47 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             "stays",
             flops=result.moves_work,
         )
+
+
+def _derived(result: WhatIf) -> Iterator[Note]:
+    """What is taken to follow the sequence, or looks as if it should."""
+    derived = result._derived
+    if derived.followed:
+        own = [f"{size:,} → {new:,}" for size, new, _ in derived.followed]
+        of = ", ".join(dict.fromkeys(f"{whole:,}" for _, _, whole in derived.followed))
+        yield Note(
+            "derived-sizes",
+            f"sizes that follow from no parameter are taken to follow the size {of}, as behind "
+            f"strided convolutions: {names(own, most=3)}",
+            sizes=len(own),
+        )
+    if derived.share:
+        own = [f"{size:,}" for size in derived.sizes]
+        yield Note(
+            "not-scaled",
+            f"matmuls with {derived.share:.0%} of the FLOPs keep sizes that may be derived from "
+            f"the changed one: {names(own, most=3)}; FLOPs and the peak have a range, from these "
+            "sizes as compiled to all of them scaled, and times are unknown",
+            share=derived.share,
+        )
+
+
+def _beside(result: WhatIf) -> Iterator[Note]:
+    """Another input may have a fraction of the sequence, as labels of each fourth frame."""
+    for number, new in result.asked.items():
+        own = result.symbols[number]
+        if own.role != "sequence" or own.size == new:
+            continue
+        for other in result.symbols:
+            is_asked = other.role != "sequence" or other.number in result.asked
+            if is_asked or own.size % other.size or other.size in (1, own.size):
+                continue
+            yield Note(
+                "other-sequence",
+                f"{other.name} has {other.size:,}, {own.size // other.size:,} times fewer than "
+                f"{own.name}, and stays, with all work of its size: change both if it follows",
+                size=other.size,
+            )
 
 
 def _shared(result: WhatIf) -> Iterator[Note]:
@@ -220,6 +263,7 @@ def notes(result: WhatIf) -> Iterator[Note]:
             f"the partitioner may choose other collectives on another mesh: {OTHER_MESH}",
         )
     yield from _undecided(result)
+    yield from _beside(result)
     yield from _shared(result)
     devices = result.devices_together
     if max(devices) > 1:

@@ -201,7 +201,7 @@ def _contradictions(result: WhatIf, own: list[Symbol]) -> Iterator[str]:
             name in sliced
             and (shape := shapes.get(name)) is not None
             and shape.is_array
-            and place == shape.rank - 1
+            and place + 1 == shape.rank
             and str(shape.element_type).startswith(_FLOATS)
             for name, place in symbol.parameters
         )
