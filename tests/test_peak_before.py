@@ -229,7 +229,7 @@ def test_a_changed_step_says_what_its_figures_cover(place: Path) -> None:
     assert labels["step_seconds_before"] == "step time of one device alone before"
     assert result.figures["wire_bytes"] == result.figures["exposed_seconds"] == (None, None)
     codes = {note.code: note.text for note in result.notes}
-    assert "16 devices together" in codes["global"]
+    assert "of all 16 devices, times" in codes["global"]
     assert "median error" in codes["modelled-peak"]
     assert "as-compiled" not in codes
     unmodelled = hlofast.load(FIXTURES / "shares" / "attention.before.txt.xz", device="tpu-v5e")

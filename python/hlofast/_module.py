@@ -221,7 +221,8 @@ class Module(_core.Module):
 
         Sizes are those of all devices together: a number, or a multiple of the compiled size such
         as `"2x"`, or a mapping from a part of a parameter's name to one of these, if several
-        parameters differ. `mesh` gives new sizes of axes that the module's mesh has. `policy`,
+        parameters differ; `"128:256"` changes dimensions of inputs with 128 elements, whatever
+        role they have. `mesh` gives new sizes of axes that the module's mesh has. `policy`,
         `save` and `offload` are a checkpoint policy, as for `hlofast.Policies.policy`. Raises
         `ValueError` if a size cannot change, with the reason. See `hlofast.WhatIf`.
         """

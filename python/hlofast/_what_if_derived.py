@@ -278,7 +278,7 @@ def _tie(
 
 
 def _scaled(size: int, old: int, new: int) -> int | None:
-    """Returns the new size of a fraction of `old`, less a border; None if it is no fraction."""
+    """Returns the new size of a fraction of `old`, less a border; None if it is none."""
     for border in range(_BORDER + 1):
         whole = size + border
         if old % whole == 0 and 1 < old // whole <= _FEWEST and new % (old // whole) == 0:

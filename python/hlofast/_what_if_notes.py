@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hlofast._what_if import WhatIf
 
 MEASURED = (
-    "of 66 changes on the same mesh of programs that were held out, compiled, the text decides all "
-    "wire bytes in 100 %, which are exact in all of them, and the peak in 42 %, of which 93 % are "
-    "within 5 % (83 % of all peaks)"
+    "of 66 changes on the same mesh of held-out train steps of decoders, compiled, the text "
+    "decides all wire bytes in 100 %, which are exact in all of them, and the peak in 42 %, of "
+    "which 93 % are within 5 % (83 % of all peaks); other programs may be further off"
 )
 OTHER_MESH = (
     "of 104 such changes of the mesh the text decides all wire bytes in 35 %, which are exact in "
     "all of them, and the peak in 17 %, which are all within 5 % (92 % of all peaks); modelled "
-    "wire bytes are exact in all 104"
+    "wire bytes are exact in all 104, which promises nothing for programs unlike these"
 )
 """Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
 AS_COMPILED = (
@@ -270,8 +270,9 @@ def notes(result: WhatIf) -> Iterator[Note]:
         counts = " and ".join(f"{count:,}" for count in dict.fromkeys(devices))
         yield Note(
             "global",
-            f"not partitioned yet: FLOPs and times cover all {counts} devices together; wire bytes "
-            "and exposed communication are unknown",
+            f"not partitioned yet: FLOPs are those of all {counts} devices, times those of one "
+            "device alone that does all their work; wire bytes and exposed communication are "
+            "unknown",
             num_partitions=devices[1],
         )
     if (policies := _memory.quiet(result.module).peak_before) is not None:

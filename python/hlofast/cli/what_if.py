@@ -20,6 +20,7 @@ examples:
   hlofast what-if --batch 64 --sequence 8192 --device tpu-v5p step.txt
   hlofast what-if --layers 40 --mesh data=2,model=4 --mesh-to data=4,model=4 step.txt
   hlofast what-if --sequence tokens=4096 step.txt            one of several inputs
+  hlofast what-if --sequence 128:256 step.txt                dimensions of inputs with 128 elements
   hlofast what-if --policy nothing_saveable step.txt
   hlofast what-if --save model.py:88 --offload mlp/dot_general step.txt
   hlofast what-if --batch 2x -o larger.txt step.txt && hlofast memory larger.txt
@@ -48,7 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             f"--{role}",
             type=sizes,
             metavar="SIZE",
-            help=f"new number of {what}: 64, 2x, or NAME=SIZE for the parameter with NAME",
+            help=f"new number of {what}: 64, 2x, OLD:NEW for what has OLD elements, "
+            "or NAME=SIZE for the parameter with NAME",
         )
     change.add_argument(
         "--mesh-to", metavar="data=4", help="new sizes of mesh axes, such as data=4,model=2"
@@ -58,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def sizes(text: str) -> str | Mapping[str, str]:
-    """Reads `64`, `2x` or `NAME=SIZE,NAME=SIZE`."""
+    """Reads `64`, `2x`, `OLD:NEW` or `NAME=SIZE,NAME=SIZE`."""
     if "=" not in text:
         return text
     pairs = [part.partition("=") for part in text.split(",")]
