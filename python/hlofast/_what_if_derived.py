@@ -94,18 +94,18 @@ class Scaling:
         from hlofast._module import Module
 
         plain = _without(Module(changed))
-        at = {own.name: own.index for own in plain.instructions}
-        rows = {own.index: at.get(own.name) for own in changed.instructions}
-        moved = [(row, by) for old, by in factors if (row := rows[old]) is not None]
-        still = [row for old in unsure if (row := rows[old]) is not None]
+        at = _rows(plain)
+        names = changed.names()
+        moved = [(at[names[old]], by) for old, by in factors if names[old] in at]
+        still = [at[names[old]] for old in unsure if names[old] in at]
         return plain, rounded, loops, groups, (moved, still)
 
     def choices(self) -> Any:
         """Returns the choices of `_core`, with rows of the module itself."""
         unsure, unattributed, lookups, is_quadratic = self.data.choices()
         if self.added:
-            at = {own.name: own.index for own in self.module.instructions}
-            names = [own.name for own in self.text.instructions]
+            at = _rows(self.module)
+            names = self.text.names()
             unsure = [at[names[own]] for own in unsure if names[own] in at]
             unattributed = [at[names[own]] for own in unattributed if names[own] in at]
         return unsure, unattributed, lookups, is_quadratic or self._is_quadratic
@@ -180,6 +180,11 @@ def _without(module: Module) -> Module:
     mark = f"%{_PREFIX}."
     lines = [own for own in module.text.split("\n") if not own.lstrip().startswith(mark)]
     return loads("\n".join(lines).encode("utf-8", "surrogateescape"))
+
+
+def _rows(module: Any) -> dict[str, int]:
+    """By name: the number of an instruction in the module."""
+    return {name: row for row, name in enumerate(module.names())}
 
 
 def _is_fused(own: Instruction) -> bool:
@@ -319,13 +324,13 @@ class _Stays:
         rows = [row for row in before if self._arrays(row) is not None]
         for row in rows:
             self._look(row, before[row], own, batches)
+        rows_of = _rows(changed)
         for row in rows:
             arrays = self._arrays(row) or []
-            letters = "".join(tag for array in arrays for _, tag in array)
             count = sum(self._is_open(*dimension) for array in arrays for dimension in array)
             name = self.module.instructions[row].name
-            is_same = after.get(self._row_in(changed, name), 0) <= before[row] * _ALIKE
-            if count and "s" not in letters and is_same:
+            is_same = after.get(rows_of.get(name, -1), 0) <= before[row] * _ALIKE
+            if count and is_same:
                 self.flops[row] = before[row]
                 # Both operands, or an operand and the result, have a dimension.
                 self.powers[row] = max(count // 2, 1)
@@ -335,9 +340,6 @@ class _Stays:
     def sizes(self) -> dict[int, int]:
         """By size that nothing explains: the FLOPs of matmuls with it."""
         return self.merged | self.positions
-
-    def _row_in(self, changed: Module, name: str) -> int:
-        return changed.instructions[name].index if name in changed else -1
 
     def _arrays(self, row: int) -> list[Tagged] | None:
         """The arrays that a matmul reads and makes."""
@@ -358,12 +360,13 @@ class _Stays:
                 continue
             known = {size for size, tag in weights if not tag}
             has_batch = any("b" in tag for _, tag in rows)
-            for size, tag in rows:
-                if not tag and size not in known and (size, tag) in result:
-                    # Without a batch the dimension may be merged of both.
+            for size, tag in result:
+                if not tag and size not in known:
+                    # Without a batch the dimension may be merged of both. What no operand has is
+                    # what windows leave of positions.
                     if has_batch or any(size % one == 0 for one in batches if one > 1):
                         self.positions[size] = self.positions.get(size, 0) + flops
-                elif tag == "b" and (size, tag) in result:
+                elif tag == "b" and (size, tag) in rows:
                     parts = [size // one for one in batches if one and size % one == 0]
                     if any(_is_fraction(part, whole) for part in parts for whole in own):
                         self.merged[size] = self.merged.get(size, 0) + flops
@@ -384,10 +387,10 @@ class _Stays:
             letters = "".join(tag for _, tag in array)
             if "b" not in letters or "s" in letters:
                 continue
-            dimensions = own.shape.dimensions or ()
+            many = [at for at, one in enumerate(own.shape.dimensions or ()) if one and one > 1]
             is_largest = best is None or (own.shape.bytes or 0) > best[0]
-            if dimensions.count(size) == 1 and is_largest:
-                best = own.shape.bytes or 0, own, dimensions.index(size)
+            if len(many) == len(array) and is_largest:
+                best = own.shape.bytes or 0, own, many[array.index((size, ""))]
         return None if best is None else best[1:]
 
 
