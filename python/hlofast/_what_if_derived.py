@@ -10,7 +10,9 @@ that size beside the array that has it. What still does not grow leaves FLOPs an
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
+from operator import ne
 
 from hlofast import _core
 from hlofast._what_if_symbols import Symbol
@@ -44,7 +46,7 @@ _FEWEST = 64
 """The largest number of elements of the sequence for one of a derived dimension."""
 _BORDER = 2
 """Elements that windows without padding cut off at most."""
-_ROUNDS = 3
+_ROUNDS = 2
 """How many sizes are tied at most."""
 _PREFIX = "hlofast.derived"
 """How the names of added instructions begin."""
@@ -136,19 +138,22 @@ class Scaling:
             sizes |= {own[name]: known[own[name]][1] * _FACTORS["s"] for name, _ in self.added}
         after = {own.name: own.shape for own in self.data.apply(list(sizes.items()), None)[0]
                  .instructions}  # fmt: skip
-        tags = {
+        return {
             own.name: list(_tagged(own.shape, after[own.name]))
             for own in self.module.instructions
             if own.name in after
         }
-        if self.added:
-            self._is_quadratic = any(
-                sum("s" in tag for _, tag in array) > 1
-                and not _is_fused(self.module.instructions[name])
-                for name, arrays in tags.items()
-                for array in arrays
-            )
-        return tags
+
+    def look_for_squares(self, changed: Module) -> None:
+        """Notes whether arrays in memory have what changes in two dimensions."""
+        shapes = {own.name: own.shape for own in changed.instructions}
+        self._is_quadratic = any(
+            own.shape.is_array
+            and sum(map(ne, own.shape.dimensions or (), shapes[own.name].dimensions or ())) > 1
+            and not _is_fused(own)
+            for own in self.module.instructions
+            if own.name in shapes
+        )
 
     def tie(self, value: Instruction, place: int, size: int, new: int) -> None:
         """Attributes the module again where dimension `place` of `value` is a parameter's."""
@@ -202,6 +207,7 @@ def _tagged(before: Shape, after: Shape) -> Iterator[Tagged]:
             yield [(size, _tag(size, now)) for size, now in sizes if size and now and size > 1]
 
 
+@cache
 def _tag(size: int, now: int) -> str:
     """Returns the letters of what a dimension follows; empty if nothing."""
     if now <= size:
@@ -239,8 +245,14 @@ def find(
     own = [(number, asked[number]) for number in wanted]
     for _ in range(_ROUNDS + 1):
         try:
+            changed = scaling.apply(own, None)[0]
+            if scaling.added:
+                scaling.look_for_squares(changed)
+            same = _same(scaling.module, changed)
+            if sum(same.values()) <= _SMALL * sum(_flops(scaling.module).values()):
+                return derived
             tags = scaling.probed(wanted, beside)
-            stays = _Stays(scaling, tags, scaling.apply(own, None)[0], wanted, beside)
+            stays = _Stays(scaling, tags, same, wanted, beside)
         except (ValueError, OverflowError):
             return derived  # Sizes that the mesh does not divide, or that are too large.
         if stays.share <= _SMALL:
@@ -301,7 +313,7 @@ class _Stays:
         self,
         scaling: Scaling,
         tags: dict[str, list[Tagged]],
-        changed: Module,
+        same: dict[int, int],
         wanted: set[int],
         beside: set[int],
     ) -> None:
@@ -313,7 +325,7 @@ class _Stays:
         """By size of a batch that is merged with positions: the FLOPs of matmuls with it."""
         self.flops: dict[int, int] = {}
         self.powers: dict[int, int] = {}
-        before, after = _flops(scaling.module), _flops(changed)
+        before = _flops(scaling.module)
         total = sum(before.values()) or 1
         own = {scaling.symbols[number].size for number in wanted}
         mesh = scaling.mesh.shape if scaling.mesh is not None else {}
@@ -324,14 +336,11 @@ class _Stays:
         rows = [row for row in before if self._arrays(row) is not None]
         for row in rows:
             self._look(row, before[row], own, batches)
-        rows_of = _rows(changed)
         for row in rows:
             arrays = self._arrays(row) or []
             count = sum(self._is_open(*dimension) for array in arrays for dimension in array)
-            name = self.module.instructions[row].name
-            is_same = after.get(rows_of.get(name, -1), 0) <= before[row] * _ALIKE
-            if count and is_same:
-                self.flops[row] = before[row]
+            if count and row in same:
+                self.flops[row] = same[row]
                 # Both operands, or an operand and the result, have a dimension.
                 self.powers[row] = max(count // 2, 1)
         self.share = sum(self.flops.values()) / total
@@ -407,6 +416,16 @@ def _flops(module: Module) -> dict[int, int]:
     for row, own in zip(table.values("instruction"), table.values("flops"), strict=True):
         flops[row] = flops.get(row, 0) + (own or 0)
     return flops
+
+
+def _same(module: Module, changed: Module) -> dict[int, int]:
+    """By row: the FLOPs of a matmul that keeps them."""
+    after, rows, names = _flops(changed), _rows(changed), module.names()
+    return {
+        row: flops
+        for row, flops in _flops(module).items()
+        if after.get(rows.get(names[row], -1), 0) <= flops * _ALIKE
+    }
 
 
 def _module(module: Any) -> Module:
