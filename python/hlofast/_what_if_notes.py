@@ -131,12 +131,14 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             axes=len(lookups.padded),
         )
     reasons = result.peak_undecided
+    is_open = _what_if_decided.PART in reasons or bool(result._derived.share)
     if reasons:
         yield Note(
             "undecided-peak",
             "the text does not decide the peak: "
             + "; ".join(_what_if_decided.WHY[reason] for reason in reasons)
-            + "; the range is that of the errors of such changes",
+            + "; the range is that of the errors of such changes"
+            + (", and of sizes that may follow or stay" if is_open else ""),
         )
     modules = (result.module, result.changed)
     if any(_what_if_decided.counts_fast_memory(own) for own in modules):
@@ -159,7 +161,8 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
         yield Note(
             "undecided-flops",
             "the text does not decide FLOPs and times: matmuls compute as much with the other "
-            f"batch, since {_what_if_decided.WHY[_what_if_decided.LOOPS]}",
+            f"batch, since {_what_if_decided.WHY[_what_if_decided.LOOPS]}; FLOPs have a range, "
+            "from none of the work to all of it following the batch",
             share=1.0,
         )
         return
