@@ -44,6 +44,8 @@ _ALIKE = 1.001
 """The ratio of FLOPs up to which a matmul keeps them."""
 _FEWEST = 64
 """The largest number of elements of the sequence for one of a derived dimension."""
+_LEAST = 8
+"""The fewest positions: smaller dimensions are parts of others, such as groups of heads."""
 _BORDER = 2
 """Elements that windows without padding cut off at most."""
 _ROUNDS = 2
@@ -370,7 +372,7 @@ class _Stays:
             known = {size for size, tag in weights if not tag}
             has_batch = any("b" in tag for _, tag in rows)
             for size, tag in result:
-                if not tag and size not in known:
+                if not tag and size >= _LEAST and size not in known:
                     # Without a batch the dimension may be merged of both. What no operand has is
                     # what windows leave of positions.
                     if has_batch or any(size % one == 0 for one in batches if one > 1):

@@ -52,7 +52,8 @@ class Lookups:
     """The collectives of lookups, before and after a change."""
 
     __slots__ = (
-        "is_other", "is_sure", "kept", "moves_rows", "padded", "parts", "removed", "sent",
+        "adds_rows", "is_other", "is_sure", "kept", "moves_rows", "padded", "parts", "removed",
+        "sent",
     )  # fmt: skip
 
     def __init__(
@@ -64,7 +65,7 @@ class Lookups:
         parts: dict[str, list[int]],
         is_other: bool,
         is_sure: bool,
-        moves_rows: bool,
+        moved: tuple[bool, bool],
     ) -> None:
         self.removed = removed
         """By collective of the text: its bytes after the change that are of lookups."""
@@ -80,8 +81,10 @@ class Lookups:
         """Whether the partitioner splits a lookup otherwise than in the text."""
         self.is_sure = is_sure
         """Whether no collective may be made twice."""
-        self.moves_rows = moves_rows
+        self.moves_rows = moved[1]
         """Whether devices exchange rows of tokens after the change, and not only the table."""
+        self.adds_rows = moved == (False, True)
+        """Whether they do so only after the change."""
 
 
 def of_lookup(row: dict[str, Any]) -> bool:
@@ -416,8 +419,13 @@ def _change(
     is_sure = not (is_other and matched.again)
     if splits[0].cuts != splits[1].cuts and _sums_reach(result.module, matched):
         is_sure = False
-    moves_rows = any(len(own.value.shape) > 2 and own.value.shape[-1] > 1 for own in after)
-    return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure, moves_rows)
+    moved = _moves_rows(before), _moves_rows(after)
+    return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure, moved)
+
+
+def _moves_rows(made: Sequence[Made]) -> bool:
+    """Whether devices exchange rows of tokens, and not only the table."""
+    return any(len(own.value.shape) > 2 and own.value.shape[-1] > 1 for own in made)
 
 
 def _padding(own: Made, axes: str | None, result: WhatIf) -> int:
