@@ -150,7 +150,9 @@ class WhatIf(Result):
             self.asked |= _what_if_symbols.wanted(self, role, wanted)
         self.new_mesh: Mesh | None = None if mesh is None else self._mesh(read_mesh(mesh))
         """The new mesh; None if it stays."""
-        self._derived = _what_if_derived.find(self._scaling, self.asked, self._renamed)
+        self._derived = _what_if_derived.find(
+            self._scaling, self.asked, self._renamed, self.new_mesh
+        )
         self._coverage = self._scaling.data.coverage()
         self._choices = self._scaling.choices()
         self._scaled = self._scaling.apply(self.asked.items(), self.new_mesh)

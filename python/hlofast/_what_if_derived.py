@@ -222,6 +222,7 @@ def find(
     scaling: Scaling,
     asked: dict[int, int],
     renamed: dict[int, str],
+    new_mesh: Mesh | None,
 ) -> Derived:
     """Returns what of a change follows by assumption or not at all; ties sizes in `scaling`."""
     derived = Derived()
@@ -259,7 +260,7 @@ def find(
             return derived  # Sizes that the mesh does not divide, or that are too large.
         if stays.share <= _SMALL:
             return derived
-        if len(scaling.added) == _ROUNDS or not _tie(scaling, stays, asked, wanted, derived):
+        if len(scaling.added) == _ROUNDS or not _tie(scaling, stays, asked, new_mesh, derived):
             break
     derived.share = stays.share
     derived.sizes = sorted(stays.sizes, key=lambda size: -stays.sizes[size])
@@ -275,18 +276,19 @@ def _tie(
     scaling: Scaling,
     stays: _Stays,
     asked: dict[int, int],
-    wanted: set[int],
+    new_mesh: Mesh | None,
     derived: Derived,
 ) -> bool:
     """Ties the size with most work that is a fraction of what changes; returns whether one is."""
     mesh = scaling.mesh.shape if scaling.mesh is not None else {}
     known = {size for size, _, _ in derived.followed}
     for size in sorted(stays.positions, key=lambda size: -stays.positions[size]):
-        for number in sorted(wanted):
+        for number in sorted(stays.wanted):
             symbol = scaling.symbols[number]
             shards = prod(mesh.get(axis, 1) for axis in symbol.axes)
             new = _scaled(size, symbol.size, asked[number])
-            if new is None and shards > 1:
+            # On another mesh the shares of devices are others, which the added size does not have.
+            if new is None and shards > 1 and new_mesh in (None, scaling.mesh):
                 new = _scaled(size, symbol.size // shards, asked[number] // shards)
             found = None if size in known else stays.holder(size)
             if new is not None and found is not None:
@@ -320,6 +322,7 @@ class _Stays:
         beside: set[int],
     ) -> None:
         self.tags = tags
+        self.wanted = wanted
         self.module = scaling.module
         self.positions: dict[int, int] = {}
         """By size of positions that nothing explains: the FLOPs of matmuls with them."""
@@ -335,6 +338,8 @@ class _Stays:
         for number in beside:
             symbol = scaling.symbols[number]
             batches |= {symbol.size, symbol.size // prod(mesh.get(axis, 1) for axis in symbol.axes)}
+        self.has_one = 1 in batches
+        """Whether a device has one sequence, whose dimension shapes may lack."""
         rows = [row for row in before if self._arrays(row) is not None]
         for row in rows:
             self._look(row, before[row], own, batches)
@@ -373,9 +378,9 @@ class _Stays:
             has_batch = any("b" in tag for _, tag in rows)
             for size, tag in result:
                 if not tag and size >= _LEAST and size not in known:
-                    # Without a batch the dimension may be merged of both. What no operand has is
-                    # what windows leave of positions.
-                    if has_batch or any(size % one == 0 for one in batches if one > 1):
+                    # Without a batch a device has one, or the dimension may be merged of both.
+                    # What no operand has is what windows leave of positions.
+                    if has_batch or any(size % one == 0 for one in batches):
                         self.positions[size] = self.positions.get(size, 0) + flops
                 elif tag == "b" and (size, tag) in rows:
                     parts = [size // one for one in batches if one and size % one == 0]
@@ -396,7 +401,7 @@ class _Stays:
             if sum(dimension == (size, "") for dimension in array) != 1 or own.text_line is None:
                 continue
             letters = "".join(tag for _, tag in array)
-            if "b" not in letters or "s" in letters:
+            if "s" in letters or not ("b" in letters or self.has_one):
                 continue
             many = [at for at, one in enumerate(own.shape.dimensions or ()) if one and one > 1]
             is_largest = best is None or (own.shape.bytes or 0) > best[0]
