@@ -1,4 +1,4 @@
-//! Values that every user computes again: Shardy splits each copy on its own
+//! Values that every user recomputes: Shardy splits each copy on its own
 //! (`constant_or_scalar_splitter.cc`).
 
 use super::spread::{Known, Spread};

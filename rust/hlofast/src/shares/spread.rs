@@ -33,7 +33,7 @@ pub(super) struct Spread<'a> {
     pub known: Vec<Known>,
     /// By value: the parts along which its shape already is the shape of one device.
     pub local: Vec<Mask>,
-    /// By value: whether every user computes it again, so that it passes no sharding on.
+    /// By value: whether every user recomputes it, so that it passes no sharding on.
     pub constant: Vec<bool>,
 }
 
