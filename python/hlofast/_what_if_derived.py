@@ -40,8 +40,8 @@ _TAGS = sorted(
 """The ratios that follow, and their letters."""
 _SMALL = 0.01
 """The share of FLOPs up to which it does not matter that matmuls keep their sizes."""
-_ALIKE = 1.001
-"""The ratio of FLOPs up to which a matmul keeps them."""
+_ALIKE = 0.001
+"""The share of FLOPs by which a matmul that keeps them may differ."""
 _FEWEST = 64
 """The largest number of elements of the sequence for one of a derived dimension."""
 _LEAST = 8
@@ -256,12 +256,13 @@ def find(
                 return derived
             tags = scaling.probed(wanted, beside)
             stays = _Stays(scaling, tags, same, wanted, beside)
+            if stays.share <= _SMALL:
+                return derived
+            is_last = len(scaling.added) == _ROUNDS
+            if is_last or not _tie(scaling, stays, asked, new_mesh, derived):
+                break
         except (ValueError, OverflowError):
             return derived  # Sizes that the mesh does not divide, or that are too large.
-        if stays.share <= _SMALL:
-            return derived
-        if len(scaling.added) == _ROUNDS or not _tie(scaling, stays, asked, new_mesh, derived):
-            break
     derived.share = stays.share
     derived.sizes = sorted(stays.sizes, key=lambda size: -stays.sizes[size])
     derived.power = max(stays.powers.values())
@@ -431,7 +432,7 @@ def _same(module: Module, changed: Module) -> dict[int, int]:
     return {
         row: flops
         for row, flops in _flops(module).items()
-        if after.get(rows.get(names[row], -1), 0) <= flops * _ALIKE
+        if abs(after.get(rows.get(names[row], -1), 0) - flops) <= flops * _ALIKE
     }
 
 
