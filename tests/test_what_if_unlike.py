@@ -144,17 +144,13 @@ def test_the_command_line_takes_sizes(steps: Steps, tmp_path: Any) -> None:
     assert "such as 128:256" in refused.stderr
 
 
-def test_rows_that_devices_exchange_only_after_a_change_widen_the_peak() -> None:
-    """Work may then wait beside the exchange: eight such changes of `scattered_v5e` are 4 to 5 % low."""
+def test_rows_that_devices_exchange_only_after_a_change_are_told() -> None:
+    """Work may then wait beside the exchange: the peak of `scattered_v5e.1`, compiled, is 4.5 % higher."""
     place = FIXTURES / "rings.tar.xz"
     with lzma.open(place) as packed, tarfile.open(fileobj=packed) as archive:
         file = archive.extractfile("scattered_v5e.0.txt")
         assert file is not None
         module = hlofast.loads(file.read())
     module = module.with_context(mesh="data=2,fsdp=2,model=2", device="tpu-v5e")
-    fewer, more = module.what_if(batch=16), module.what_if(batch=64)
-    assert "rows" in fewer.peak_undecided
-    assert "rows" not in more.peak_undecided
-    own = facts(fewer)
-    compiled = 6_829_819_392  # Of scattered_v5e.1, by make_what_if.py.
-    assert own["xla_peak_after"] < compiled <= own["xla_peak_most"]
+    assert "only after the change" in told(module.what_if(batch=16))["other-lookup"]
+    assert "other-lookup" not in told(module.what_if(batch=64))

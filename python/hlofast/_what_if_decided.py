@@ -39,7 +39,6 @@ LOOPS = "loops"
 FAST = "fast"
 DERIVED = "derived"
 PART = "part"
-ROWS = "rows"
 ORDER = "order"
 WHY = {
     LOOKUP: "the partitioner may split the table lookup differently",
@@ -54,7 +53,6 @@ WHY = {
     ORDER: "values wait at the peak for matmuls that the compiler may run earlier",
     SCORES: "arrays of positions by positions may be fused differently",
     DERIVED: "sizes that no parameter explains look derived from the changed one",
-    ROWS: "devices exchange rows of tokens only after the change, and work may wait beside that",
     PART: "a part of the step is not tied to the batch, and may follow it",
     FAST: "arrays may change between fast memory and HBM, and fast memory holds many of them",
 }
@@ -221,7 +219,6 @@ OFF = {
     POLICY: (-0.12, 0.12),
     ORDER: (0, 0.07),
     DERIVED: (-0.07, 0.07),
-    ROWS: (-0.06, 0),
 }
 """By reason: smallest and largest error of the peak in changes of the fitted programs."""
 _MOVED = 0.46
@@ -444,9 +441,6 @@ class _Choices:
             yield DERIVED
         if is_in_part(self.result):
             yield PART
-        lookups = self.result._lookups
-        if lookups is not None and lookups.adds_rows:
-            yield ROWS
         if self.is_sequence and self.is_quadratic:
             yield SCORES
         if self.is_mesh and any(self._may_turn(row) for row in self.rows if not of_lookup(row)):
