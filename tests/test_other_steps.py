@@ -66,6 +66,13 @@ def test_matmuls_of_gradients_stay_optimizer_work() -> None:
     assert muon["optimizer"] > plain["forward"]
 
 
+def test_one_line_for_all_matmuls_does_not_make_an_optimizer_forward_work() -> None:
+    found = matmul_flops("helper.before")
+    # The loss and an evaluation with three weights; three Newton-Schulz steps of two matmuls for each.
+    assert found["forward"] == 2 * 3 * 2 * BATCH * WIDTH * WIDTH
+    assert found["optimizer"] == 3 * 3 * 2 * 2 * WIDTH**3
+
+
 @pytest.mark.parametrize("name", ["recurrent.after", "recurrent_checkpointed.before"])
 def test_a_recurrence_has_time_steps(name: str) -> None:
     remat = module(name).remat(device="v5e")

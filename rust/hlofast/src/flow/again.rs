@@ -4,7 +4,8 @@
 //! Such work may depend on the backward pass through updated parameters, so data flow alone would
 //! call it optimizer work. It is known by the code that it shares with differentiated work: the
 //! scopes (`jit(update)/jvp(Net)/block/dot_general`, `jit(update)/Net/block/dot_general`), or, of
-//! matmuls and convolutions, the source line. An optimizer shares neither.
+//! matmuls and convolutions, the source line. An optimizer shares no scopes. It may share the line of a
+//! function that all matmuls call, but multiplies gradients with gradients there, and not with data.
 
 use super::contexts::Contexts;
 use super::phase::NameClass;
@@ -142,7 +143,7 @@ fn inside(component: &[u8]) -> (Option<&[u8]>, bool) {
     (Some(rest).filter(|name| !name.is_empty() && !is_branch && !STEPS.contains(name)), is_jvp)
 }
 
-/// Marks products that stand on a line of differentiated products.
+/// Marks products on a line of differentiated products.
 fn by_lines(module: &Module, contexts: &Contexts, class: &mut [NameClass]) {
     let columns = module.metadata_columns();
     let products = || {
@@ -165,7 +166,7 @@ fn by_lines(module: &Module, contexts: &Contexts, class: &mut [NameClass]) {
     let lines: HashSet<(i32, i32)> = differentiated.filter_map(|(_, row)| line(row)).collect();
     for (at, row) in products() {
         if class[at] == NameClass::Plain && line(row).is_some_and(|line| lines.contains(&line)) {
-            class[at] = NameClass::Model;
+            class[at] = NameClass::Line;
         }
     }
 }

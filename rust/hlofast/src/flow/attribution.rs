@@ -124,7 +124,9 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
     });
     let by_name = |class: NameClass| match class {
-        NameClass::Forward | NameClass::Plain | NameClass::Model => Phase::Forward,
+        NameClass::Forward | NameClass::Plain | NameClass::Model | NameClass::Line => {
+            Phase::Forward
+        }
         NameClass::Backward => Phase::Backward,
         NameClass::Recompute | NameClass::Either => Phase::Recompute,
         NameClass::Unknown => Phase::Unattributed,
@@ -170,7 +172,7 @@ fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phas
                 NameClass::Either if flow.is_backward(id as u32, row) => {
                     phase[at] = Phase::Backward;
                 }
-                NameClass::Plain if flow.is_optimizer(id as u32, row) => {
+                NameClass::Plain | NameClass::Line if flow.is_optimizer(id as u32, row) => {
                     phase[at] = Phase::Optimizer;
                 }
                 _ => {}

@@ -35,7 +35,8 @@ const DEPENDS: u8 = COTANGENT | AFTER_BACKWARD;
 const USED: u8 = FOR_MODEL | FOR_OPTIMIZER;
 
 /// The classes of names whose phase data flow decides.
-const OPEN: u8 = 1 << NameClass::Either as u8 | 1 << NameClass::Plain as u8;
+const OPEN: u8 =
+    1 << NameClass::Either as u8 | 1 << NameClass::Plain as u8 | 1 << NameClass::Line as u8;
 
 /// The state of the data-flow analysis.
 pub(super) struct Flow<'a> {
@@ -430,6 +431,11 @@ impl<'a> Flow<'a> {
             NameClass::Backward => self.add(own, DEPENDS),
             NameClass::Plain => self.bits[own].iter_mut().for_each(|bits| *bits &= !COTANGENT),
             NameClass::Model => self.bits[own].iter_mut().for_each(|bits| *bits &= !DEPENDS),
+            NameClass::Line => {
+                let is_free = |row: &u32| self.any(values.of(*row)) & DEPENDS == 0;
+                let ended = if operands.iter().any(is_free) { DEPENDS } else { COTANGENT };
+                self.bits[own].iter_mut().for_each(|bits| *bits &= !ended);
+            }
             _ => {}
         }
     }
@@ -552,7 +558,9 @@ impl<'a> Flow<'a> {
                 | NameClass::Backward
                 | NameClass::Recompute
                 | NameClass::Either => bits |= FOR_MODEL,
-                NameClass::Plain if bits & AFTER_BACKWARD != 0 => bits |= FOR_OPTIMIZER,
+                NameClass::Plain | NameClass::Line if bits & AFTER_BACKWARD != 0 => {
+                    bits |= FOR_OPTIMIZER;
+                }
                 _ => {}
             }
         }

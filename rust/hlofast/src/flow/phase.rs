@@ -72,6 +72,9 @@ pub(super) enum NameClass {
     Plain,
     /// The same, of code that is differentiated elsewhere: see `again`.
     Model,
+    /// `Plain`, of a product on a line of differentiated ones: model code if it multiplies a value that does
+    /// not depend on the backward pass.
+    Line,
     Unknown,
 }
 
