@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import pickle
 import tarfile
 from typing import Any
 
@@ -79,6 +80,13 @@ def test_fewer_frames_have_fewer_positions(steps: Steps) -> None:
     (module, _), (truth, _) = steps["speech.1"], steps["speech.0"]
     result = module.what_if(sequence=2048)
     assert result.figures["flops"][1] == pytest.approx(figure(truth, "flops"), rel=0.02)
+
+
+def test_a_result_with_derived_sizes_goes_to_other_processes(steps: Steps) -> None:
+    result = steps["speech.0"][0].what_if(sequence="2x")
+    again = pickle.loads(pickle.dumps(result))
+    assert "derived-sizes" in told(again)
+    assert str(again) == str(result)
 
 
 def test_other_changes_tie_nothing(steps: Steps) -> None:

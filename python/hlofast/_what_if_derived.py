@@ -87,6 +87,14 @@ class Scaling:
         self.text = module
         self._is_quadratic = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The attribution of the core stays in its process, and is recomputed in the other.
+        return {name: value for name, value in vars(self).items() if name != "data"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.data = _core._scale(self.text, self.mesh)
+
     def apply(self, asked: Iterable[tuple[int, int]], mesh: Mesh | None) -> Any:
         """Returns what `_core` makes of new sizes, without the instructions that were added."""
         if not self.added:
