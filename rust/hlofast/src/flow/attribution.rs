@@ -1,10 +1,10 @@
 //! Attribution: phase and scope of every instruction, in every context.
 
-use super::again::mark_model_code;
 use super::clones::recompute_clones;
 use super::contexts::{Contexts, NodeId};
 use super::dataflow::Flow;
 use super::markers::{Sections, section_phases, sections};
+use super::model_code::mark_model_code;
 use super::names::Names;
 use super::phase::{NameClass, Phase, Rules};
 use super::scope::ScopeTree;

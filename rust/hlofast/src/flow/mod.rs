@@ -1,6 +1,5 @@
 //! Analyses of the graph alone: how often instructions run, and their phase and scope.
 
-mod again;
 pub mod attribution;
 mod clones;
 pub mod contexts;
@@ -10,6 +9,7 @@ pub mod frames;
 mod layers;
 mod linear;
 pub mod markers;
+mod model_code;
 pub(crate) mod moved;
 mod names;
 pub mod origin;

@@ -10,7 +10,7 @@
 //! | anything else, or no name | unattributed |
 //!
 //! Undifferentiated work is forward in a module without backward work (inference). With backward
-//! work it is optimizer work; see `dataflow` and `again` for the exceptions. `remat2` or `remat` as the last
+//! work it is optimizer work; see `dataflow` and `model_code` for the exceptions. `remat2` or `remat` as the last
 //! component of an undifferentiated name is JAX's barrier around residuals, which computes nothing
 //! and is unattributed. An instruction that a compiler named `x.remat` is recompute if only
 //! backward work uses it; see `clones`.
@@ -70,7 +70,7 @@ pub(super) enum NameClass {
     Either,
     /// A JAX name without differentiation: the module decides.
     Plain,
-    /// The same, of code that is differentiated elsewhere: see `again`.
+    /// The same, of code that is differentiated elsewhere: see `model_code`.
     Model,
     /// `Plain`, of a product on a line of differentiated ones: model code if it multiplies a value that does
     /// not depend on the backward pass.

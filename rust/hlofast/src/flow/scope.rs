@@ -5,6 +5,17 @@ use crate::ir::intern::hash_bytes;
 use crate::text::Span;
 use hashbrown::HashTable;
 
+/// Components of operation names that stand for what JAX runs, and not for a scope of the program.
+pub(crate) const STEPS: [&[u8]; 7] = [
+    b"while",
+    b"body",
+    b"cond",
+    b"closed_call",
+    b"eval_jaxpr",
+    b"checkpoint",
+    b"rematted_computation",
+];
+
 /// The JAX transformations that the components of a path name, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(pub u8);

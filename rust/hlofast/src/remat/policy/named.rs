@@ -4,6 +4,7 @@ use super::graph::Graph;
 use super::scans::is_rearrangement;
 use crate::cost::matmul::contraction;
 use crate::flow::Phase;
+use crate::flow::scope::STEPS;
 use crate::ir::{Module, Opcode, Row};
 
 /// Limit on the nodes that are followed from a value to its product.
@@ -15,9 +16,6 @@ const PRODUCTS: [&[u8]; 3] = [b"dot_general", b"conv_general_dilated", b"ragged_
 const RECOMPUTED: &[u8] = b"rematted_computation";
 /// The component of operation names that names a loop.
 const LOOP: &[u8] = b"while";
-/// Components of operation names that do not name a scope of the program.
-const STEPS: [&[u8]; 7] =
-    [b"while", b"body", b"cond", b"closed_call", b"eval_jaxpr", b"checkpoint", RECOMPUTED];
 
 /// Whether a component of an operation name is that of `jax.checkpoint` in JAX of 2022 and 2023:
 /// `remat(core_fn)`, around recomputed and backward work alike.

@@ -9,7 +9,7 @@
 
 use super::contexts::Contexts;
 use super::phase::NameClass;
-use super::scope::ScopeTree;
+use super::scope::{STEPS, ScopeTree};
 use crate::ir::intern::hash_bytes;
 use crate::ir::{Module, Opcode, Row};
 use std::collections::HashSet;
@@ -19,20 +19,8 @@ const DEEPEST: u32 = 64;
 /// Number of names from which a path is known wherever it is called.
 const ENOUGH: usize = 2;
 
-/// Components that name no scope of the program.
-const STEPS: [&[u8]; 11] = [
-    b"while",
-    b"body",
-    b"cond",
-    b"scan",
-    b"closed_call",
-    b"core_call",
-    b"eval_jaxpr",
-    b"checkpoint",
-    b"rematted_computation",
-    b"shard_map",
-    b"custom_vjp_call",
-];
+/// Further such components. They may stand around one call of a function and not around another.
+const CALLS: [&[u8]; 4] = [b"scan", b"core_call", b"shard_map", b"custom_vjp_call"];
 
 /// Transformations around a name.
 const AROUND: [&[u8]; 4] = [b"jvp", b"transpose", b"vmap", b"remat"];
@@ -140,7 +128,10 @@ fn inside(component: &[u8]) -> (Option<&[u8]>, bool) {
         rest = rest[open + 1..].strip_suffix(b")").unwrap_or(&rest[open + 1..]);
     }
     let is_branch = rest.starts_with(b"branch_") && rest.ends_with(b"_fun");
-    (Some(rest).filter(|name| !name.is_empty() && !is_branch && !STEPS.contains(name)), is_jvp)
+    let is_scope = |name: &&[u8]| {
+        !name.is_empty() && !is_branch && !STEPS.contains(name) && !CALLS.contains(name)
+    };
+    (Some(rest).filter(is_scope), is_jvp)
 }
 
 /// Marks products on a line of differentiated products.
