@@ -11,7 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hlofast._core import Instruction
     from hlofast._what_if import WhatIf
 
 MEASURED = (
@@ -53,12 +52,6 @@ _STAGES = (
     "no loop runs over layers: a loop passes values along {axis}, whose {size:,} devices each hold "
     "one of the {size:,} slices of weights; layers in pipelined stages cannot change"
 )
-
-
-def name_of(parameter: Instruction) -> str:
-    """Returns the name that symbols have for an entry parameter."""
-    told = parameter.metadata
-    return (told.op_name if told is not None else None) or parameter.name
 
 
 def missing(result: WhatIf, role: str) -> str:

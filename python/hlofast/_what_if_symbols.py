@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from hlofast._core import Instruction
     from hlofast._what_if import Size, Sizes, WhatIf
 
 _FLOATS = ("bf", "f")
@@ -183,7 +184,7 @@ def _contradictions(result: WhatIf, own: list[Symbol]) -> Iterator[str]:
     """
     of_role = {role: [one for one in result.symbols if one.role == role]
                for role in ("batch", "accumulation")}  # fmt: skip
-    shapes = {_what_if_notes.name_of(one): one.shape for one in result.module.entry.parameters}
+    shapes = {_name_of(one): one.shape for one in result.module.entry.parameters}
     for symbol in own:
         if symbol.role != "sequence":
             continue
@@ -210,6 +211,12 @@ def _contradictions(result: WhatIf, own: list[Symbol]) -> Iterator[str]:
                 f"{symbol.size:,} is the last dimension of {symbol.name}, whose first a loop takes "
                 "slices of: it may be features, and the loop the time"
             )
+
+
+def _name_of(parameter: Instruction) -> str:
+    """Returns the name that symbols have for an entry parameter."""
+    told = parameter.metadata
+    return (told.op_name if told is not None else None) or parameter.name
 
 
 def read_size(role: str, wanted: Size, old: int) -> int:
