@@ -1,4 +1,4 @@
-"""Programs that are no plain training step of a stack of layers: `tests/fixtures/other_steps.py`."""
+"""Training steps that do more than train a stack of layers: `tests/fixtures/other_steps.py`."""
 
 from __future__ import annotations
 
