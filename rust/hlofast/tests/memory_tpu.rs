@@ -201,6 +201,36 @@ fn chains_into_a_result() {
     assert_eq!(heap(&format!("{start}{slice}")), 32768);
 }
 
+/// A program with one all-reduce of `count` values.
+fn combined(count: usize) -> hlofast::ir::Module {
+    let each = |line: &dyn Fn(usize) -> String, between: &str| -> String {
+        (0..count).map(line).collect::<Vec<String>>().join(between)
+    };
+    let made = each(&|at| format!("  a{at} = f32[64,128] broadcast(p), dimensions={{0}}\n"), "");
+    let taken = each(&|at| format!("  g{at} = f32[64,128] get-tuple-element(r), index={at}\n"), "");
+    let names = |prefix: &str| each(&|at| format!("{prefix}{at}"), ", ");
+    let text = format!(
+        "HloModule m, is_scheduled=true\n\nsum {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  \
+         ROOT z = f32[] add(x, y)\n}}\n\nENTRY e {{\n  p = f32[64] parameter(0)\n{made}  \
+         r = ({}) all-reduce({}), replica_groups={{}}, to_apply=sum\n{taken}  \
+         ROOT s = f32[64] custom-call({}), custom_call_target=\"k\"\n}}\n",
+        each(&|_| "f32[64,128]".to_owned(), ", "),
+        names("a"),
+        names("g"),
+    );
+    reading::parse(text.as_bytes()).unwrap()
+}
+
+/// Each sum is written over its operand, also where operands are so many that they are sorted. In time that
+/// grows with the square of their number, the last would take an hour.
+#[test]
+fn wide_instructions_run_in_place() {
+    for count in [2, 40, 100_000] {
+        let heap = xla_account(&combined(count), None).unwrap().hbm.bytes;
+        assert_eq!(heap, count as i64 * 64 * 128 * 4, "{count}");
+    }
+}
+
 #[test]
 fn packed_values_are_aligned() {
     let lines = "  p = f32[8,128]{T} parameter(0)

@@ -5,6 +5,7 @@ use super::spellings::{Lift, owned, pattern};
 use crate::error::Result;
 use crate::ir::decode::{AttributeValue, ReplicaGroups, decode};
 use crate::ir::{Module, Opcode, Row};
+use std::fmt::Write as _;
 
 /// The meaning of the numbers in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -357,14 +358,7 @@ impl DeviceGroups {
             Form::Regular { digits, device_count } => {
                 return iota_text(digits, *device_count);
             }
-            Form::Lists(lists) => {
-                let list = |list: &Vec<u64>| {
-                    let words: Vec<String> = list.iter().map(u64::to_string).collect();
-                    format!("{{{}}}", words.join(","))
-                };
-                let lists: Vec<String> = lists.iter().map(list).collect();
-                format!("{{{}}}", lists.join(","))
-            }
+            Form::Lists(lists) => lists_text(lists),
             Form::Written(groups) => String::from_utf8_lossy(&groups.to_text()).into_owned(),
         };
         if self.counts == (1, 1) || self.mode == GroupMode::FlattenedId {
@@ -485,6 +479,21 @@ pub(super) fn values(digits: &[Digit]) -> Vec<u64> {
         }
     }
     values
+}
+
+/// `{{0,3},{1,2}}`.
+fn lists_text(lists: &[Vec<u64>]) -> String {
+    let mut text = String::from("{");
+    for (at, list) in lists.iter().enumerate() {
+        text.push_str(if at == 0 { "{" } else { ",{" });
+        for (at, number) in list.iter().enumerate() {
+            text.push_str(if at == 0 { "" } else { "," });
+            let _ = write!(text, "{number}");
+        }
+        text.push('}');
+    }
+    text.push('}');
+    text
 }
 
 /// The groups within which `digits` vary, in XLA's iota notation.

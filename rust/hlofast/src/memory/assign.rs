@@ -10,16 +10,15 @@
 
 use super::MemoryError;
 use super::alias::Donations;
+use super::in_place::InPlace;
 use super::order::post_orders;
 use super::pack::{Block, packed};
-use super::peak::shape_at;
 use super::ranges::{Buffers, Ranges};
 use super::schedule::NONE;
-use super::share::{FusedUses, element_of, is_listed, may_share, overwrites};
+use super::share::{FEW, element_of};
 use super::values::Reader;
 use super::xla::Sizes;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
-use std::cell::{Cell, RefCell};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::collections::BTreeMap;
 
 /// The place of rows without one in the order of assignment. A text of 4 GiB has fewer rows.
@@ -69,10 +68,7 @@ pub(super) struct Assignment<'a> {
     ranges: &'a Ranges,
     pub sizes: &'a Sizes,
     kinds: Vec<Kind>,
-    fused: RefCell<FusedUses>,
-    /// Remaining budget of operands and bytes to examine when deciding which instructions run in
-    /// place.
-    looks: Cell<usize>,
+    in_place: InPlace<'a>,
 }
 
 /// When a value is live: its first and last step.
@@ -183,11 +179,8 @@ impl<'a> Assignment<'a> {
         sizes: &'a Sizes,
     ) -> Self {
         let kinds = kinds(reader, values, buffers);
-        let fused = RefCell::default();
-        // A small multiple of the operands and bytes of the text; few programs need this many
-        // steps.
-        let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
-        Assignment { reader, values, buffers, ranges, sizes, kinds, fused, looks }
+        let in_place = InPlace::new(reader, values);
+        Assignment { reader, values, buffers, ranges, sizes, kinds, in_place }
     }
 
     fn bytes(&self, buffer: usize) -> i64 {
@@ -233,7 +226,7 @@ impl<'a> Assignment<'a> {
                 Kind::Temporary => own >= bytes,
                 _ => own == bytes,
             };
-            let shares = |operand, user| self.shares(operand, user);
+            let shares = |operand, user| self.in_place.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
                 let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
@@ -314,53 +307,6 @@ impl<'a> Assignment<'a> {
         })
     }
 
-    /// Whether the instruction that defines `user` may write `user` over `operand`, whose live
-    /// range ends at that instruction.
-    fn shares(&self, operand: u32, user: u32) -> bool {
-        let step = self.reader.nodes.steps[user as usize];
-        let row = Row(self.reader.steps.rows[step as usize]);
-        (0..self.reader.module.operands(row).len()).any(|index| {
-            self.is_looked_at(1)
-                && self.value_of_operand(step, index) == Some(operand)
-                && self.is_written_over(index, user)
-        })
-    }
-
-    /// The value of operand `index` if the operand is an array.
-    fn value_of_operand(&self, step: u32, index: usize) -> Option<u32> {
-        let place = self.reader.operand(step, index)?;
-        self.values.get(place.start as usize).copied()
-    }
-
-    /// Whether the instruction that defines `user` may write `user` over operand `index`.
-    fn is_written_over(&self, index: usize, user: u32) -> bool {
-        let Reader { module, steps, nodes, .. } = *self.reader;
-        let step = nodes.steps[user as usize];
-        let row = Row(steps.rows[step as usize]);
-        let operands = module.operands(row);
-        let operand = Row(operands[index]);
-        if module.opcode(operand) == Opcode::Constant
-            || !self.is_looked_at(module.bytes(module.tail(row)).len())
-        {
-            return false;
-        }
-        let element = element_of(self.reader, module.shape(row), step, user);
-        let fused = &mut self.fused.borrow_mut();
-        is_listed(module, row, index, element).unwrap_or_else(|| {
-            let opcode = module.opcode(row);
-            may_share(opcode)
-                && module.shape(operand) == self.shape_of(user)
-                && overwrites(module, row.0, opcode, index, element, operands, fused)
-        })
-    }
-
-    /// Takes `size` from the remaining budget; false if less is left.
-    fn is_looked_at(&self, size: usize) -> bool {
-        let left = self.looks.get().checked_sub(size);
-        self.looks.set(left.unwrap_or(0));
-        left.is_some()
-    }
-
     /// Whether an all-gather, possibly started by a fusion, writes the value. libtpu never puts
     /// such values into the memory of results (`must_not_live_out`; observed in its buffer
     /// assignments).
@@ -376,15 +322,6 @@ impl<'a> Assignment<'a> {
             }
             _ => false,
         }
-    }
-
-    /// The shape of a value.
-    fn shape_of(&self, value: u32) -> ShapeId {
-        let Reader { module, steps, nodes, .. } = *self.reader;
-        let step = nodes.steps[value as usize];
-        let shape = module.shape(Row(steps.rows[step as usize]));
-        let part = value - nodes.of(step).start;
-        shape_at(module, self.reader.shapes, shape, part)
     }
 
     /// The heap of each memory space; `is_in_heap` marks, by buffer, the values in a heap.
@@ -459,26 +396,38 @@ impl<'a> Assignment<'a> {
                 // Another pass assigns fast memory and shares no buffers there.
                 && self.sizes.spaces[value as usize] == 0
         };
+        let ends_at = |step: u32, index: usize| {
+            let operand = self.reader.operand(step, index)?.start;
+            let is_ending = self.values[operand as usize] == operand
+                && self.ranges.ends[operand as usize] == step
+                && is_alone(operand);
+            is_ending.then_some(operand)
+        };
         let mut taken: Vec<u32> = Vec::new();
         for (step, row) in (0u32..).zip(&steps.rows) {
             // XLA never writes a copy over its operand.
             if module.opcode(Row(*row)) == Opcode::Copy {
                 continue;
             }
+            let is_written = |node: &u32| {
+                self.values[*node as usize] == *node
+                    && is_alone(*node)
+                    && self.sizes.bytes[*node as usize] != 0
+            };
+            let count = module.operands(Row(*row)).len();
+            let users = nodes.of(step).filter(is_written);
+            if count > FEW && nodes.of(step).len() > FEW {
+                let operands = (0..count).filter_map(|index| Some((index, ends_at(step, index)?)));
+                let operands = operands.take_while(|_| self.in_place.is_looked_at(1)).collect();
+                self.in_place.each_of_many(users, operands, &mut each);
+                continue;
+            }
             taken.clear();
-            for user in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
-                if !is_alone(user) || self.sizes.bytes[user as usize] == 0 {
-                    continue;
-                }
-                let mut operands = 0..module.operands(Row(*row)).len();
-                let operand = operands.find_map(|index| {
-                    let operand = self.reader.operand(step, index)?.start;
-                    let is_free = self.is_looked_at(1)
-                        && self.values[operand as usize] == operand
-                        && self.ranges.ends[operand as usize] == step
-                        && is_alone(operand)
-                        && !taken.contains(&operand)
-                        && self.is_written_over(index, user);
+            for user in users {
+                let operand = (0..count).find_map(|index| {
+                    let operand = ends_at(step, index).filter(|_| self.in_place.is_looked_at(1))?;
+                    let is_free =
+                        !taken.contains(&operand) && self.in_place.is_written_over(index, user);
                     is_free.then_some(operand)
                 });
                 if let Some(operand) = operand {
@@ -493,7 +442,7 @@ impl<'a> Assignment<'a> {
     pub fn table_bytes(&self, is_in_heap: &[bool]) -> i64 {
         let is_table = |value: &u32| {
             let module = self.reader.module;
-            module.shapes().tuple(self.shape_of(*value)).is_some()
+            module.shapes().tuple(self.in_place.shape_of(*value)).is_some()
         };
         let tables = (0..is_in_heap.len()).filter(|buffer| {
             is_in_heap[*buffer] && self.buffers.values(*buffer).iter().any(is_table)
@@ -580,5 +529,3 @@ fn starts_all_gather(module: &Module, row: Row) -> bool {
 }
 
 const MOST_TRIES: usize = 1 << 20;
-
-const MOST_LOOKS: usize = 1 << 24;

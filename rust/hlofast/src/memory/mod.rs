@@ -11,6 +11,7 @@ mod assign;
 mod class;
 mod donation;
 mod files;
+mod in_place;
 mod listed;
 mod nodes;
 mod options;

@@ -104,6 +104,9 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
 
 const MOST_TRIES: usize = 1 << 12;
 
+/// Operands that are faster to look through than to sort.
+pub(super) const FEW: usize = 16;
+
 /// By node: whether it defines a value that has a buffer to itself.
 fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
     let mut is_alone = vec![true; values.len()];
@@ -141,18 +144,19 @@ pub(super) fn overwrites(
     fused: &mut FusedUses,
 ) -> bool {
     let operand = operands[index];
-    let times = || operands.iter().filter(|other| **other == operand).count();
+    let is_once = |fused: &mut FusedUses| !fused.repeats.has(row, operands, operand);
     match opcode {
         Opcode::Fusion => match fusion_kind(module, Row(row)) {
             b"kLoop" | b"kInput" => fused.is_elementwise(module, row, index),
             b"kOutput" => adds_to_product(module, row, index),
             _ => false,
         },
-        Opcode::AllReduce => index == element as usize && times() == 1,
-        Opcode::TriangularSolve => index == 1 && times() == 1,
+        Opcode::AllReduce => index == element as usize && is_once(fused),
+        Opcode::TriangularSolve => index == 1 && is_once(fused),
         Opcode::Sort => {
             let is_only_use = module.users().get(operand).len() == 1;
-            is_only_use && times() == 1 && (operands.len() == 1 || index == element as usize)
+            let is_its = operands.len() == 1 || index == element as usize;
+            is_only_use && is_its && is_once(fused)
         }
         _ => true,
     }
@@ -222,7 +226,8 @@ fn adds_to_product(module: &Module, row: u32, index: usize) -> bool {
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// Tells whether all computation from a parameter of a fused computation is elementwise.
+/// Tells how an instruction reads its operands: whether all computation from a parameter of a fused
+/// computation is elementwise, and which operands it has more than once.
 #[derive(Default)]
 pub(super) struct FusedUses {
     /// By row: whether it is elementwise, for the fused computations visited so far.
@@ -231,6 +236,32 @@ pub(super) struct FusedUses {
     known: Vec<(u32, u32)>,
     /// (number, row), by computation and number.
     parameters: Vec<(u64, u32)>,
+    repeats: Repeats,
+}
+
+/// The operands that one instruction has more than once.
+#[derive(Default)]
+struct Repeats {
+    row: Option<u32>,
+    /// Ascending.
+    operands: Vec<u32>,
+}
+
+impl Repeats {
+    /// Whether `operand` is among the operands of `row` more than once.
+    fn has(&mut self, row: u32, operands: &[u32], operand: u32) -> bool {
+        if operands.len() <= FEW {
+            return operands.iter().filter(|other| **other == operand).count() > 1;
+        }
+        if self.row != Some(row) {
+            self.row = Some(row);
+            let mut sorted = operands.to_vec();
+            sorted.sort_unstable();
+            let pairs = sorted.array_windows().filter(|[own, next]| own == next);
+            self.operands = pairs.map(|[own, _]| *own).collect();
+        }
+        self.operands.binary_search(&operand).is_ok()
+    }
 }
 
 impl FusedUses {

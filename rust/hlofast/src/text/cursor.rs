@@ -405,6 +405,27 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Appends the integers of `1,20,3` as XLA prints them but the last, and takes them with their commas.
+    /// Stops before an integer of another form, with more than 9 digits or before anything but a digit, so that
+    /// `integer` may read on. Lists of devices are most of the text of some dumps.
+    pub fn printed_integers(&mut self, values: &mut Vec<i64>) {
+        let bytes = self.text.get(..self.end).unwrap_or_default();
+        loop {
+            let (mut number, mut at) = (0u32, self.position);
+            while let Some(digit) = bytes.get(at).filter(|byte| byte.is_ascii_digit()) {
+                number = number.wrapping_mul(10).wrapping_add(u32::from(digit - b'0'));
+                at += 1;
+            }
+            let length = at - self.position;
+            let more = bytes.get(at + 1).is_some_and(u8::is_ascii_digit);
+            if length == 0 || length > 9 || bytes.get(at) != Some(&b',') || !more {
+                return;
+            }
+            values.push(i64::from(number));
+            self.position = at + 1;
+        }
+    }
+
     /// An optionally negative decimal integer after whitespace; None if there is none, an error
     /// if it does not fit 64 bits. Values from 2^63 to 2^64-1 wrap, as in XLA.
     pub fn integer(&mut self) -> Result<Option<i64>> {

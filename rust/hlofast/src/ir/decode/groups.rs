@@ -217,6 +217,7 @@ pub(crate) fn integer_lists(cursor: &mut Cursor<'_>) -> Result<IntegerLists> {
     let mut lists = IntegerLists::default();
     list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
         list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            cursor.printed_integers(&mut lists.items);
             lists.items.push(integer(cursor)?);
             Ok(())
         })?;

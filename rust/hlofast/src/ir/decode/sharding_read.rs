@@ -156,7 +156,9 @@ fn placement<'a>(cursor: &Cursor<'_>, start: usize, words: Words) -> Result<Plac
 
 /// `0,1,2`: the device list of the first generation.
 fn device_list(cursor: &mut Cursor<'_>) -> Result<Vec<i64>> {
-    let mut devices = vec![integer(cursor)?];
+    let mut devices = Vec::new();
+    cursor.printed_integers(&mut devices);
+    devices.push(integer(cursor)?);
     while cursor.eat(b',')? {
         devices.push(integer(cursor)?);
     }

@@ -1,0 +1,131 @@
+//! Which values XLA's buffer assignment may put into the memory of an operand.
+
+use super::peak::shape_at;
+use super::share::{FEW, FusedUses, element_of, is_listed, may_share, overwrites};
+use super::values::Reader;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Opcode, Row, ShapeId};
+use hashbrown::{HashMap, HashSet};
+use std::cell::{Cell, RefCell};
+
+const MOST_LOOKS: usize = 1 << 24;
+
+/// Decides which instructions run in place. Operands are not looked through for each result, so that wide
+/// instructions take time in proportion to their width.
+pub(super) struct InPlace<'a> {
+    reader: &'a Reader<'a>,
+    values: &'a [u32],
+    fused: RefCell<FusedUses>,
+    /// By step of an instruction with many operands: the value and the index of each, ascending.
+    places: RefCell<HashMap<u32, Vec<(u32, u32)>, BuildMix>>,
+    /// How many more operands and bytes may be examined.
+    looks: Cell<usize>,
+}
+
+impl<'a> InPlace<'a> {
+    pub fn new(reader: &'a Reader<'a>, values: &'a [u32]) -> Self {
+        // A small multiple of the operands and bytes of the text; few programs need this many.
+        let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
+        InPlace { reader, values, fused: RefCell::default(), places: RefCell::default(), looks }
+    }
+
+    /// Whether the instruction that defines `user` may write `user` over `operand`, whose live
+    /// range ends at that instruction.
+    pub fn shares(&self, operand: u32, user: u32) -> bool {
+        let step = self.reader.nodes.steps[user as usize];
+        let row = Row(self.reader.steps.rows[step as usize]);
+        let count = self.reader.module.operands(row).len();
+        if count > FEW {
+            let of_step = |(value, index): &(u32, u32)| (*value == operand).then_some(*index);
+            let mut places = self.places.borrow_mut();
+            let own = places.entry(step).or_insert_with(|| self.sorted_operands(step, count));
+            let first = own.partition_point(|(value, _)| *value < operand);
+            let mut indices = own[first..].iter().map_while(of_step);
+            return indices
+                .any(|index| self.is_looked_at(1) && self.is_written_over(index as usize, user));
+        }
+        (0..count).any(|index| {
+            self.is_looked_at(1)
+                && self.value_of_operand(step, index) == Some(operand)
+                && self.is_written_over(index, user)
+        })
+    }
+
+    /// The value and the index of each operand that is an array, ascending.
+    fn sorted_operands(&self, step: u32, count: usize) -> Vec<(u32, u32)> {
+        let place = |index: u32| Some((self.value_of_operand(step, index as usize)?, index));
+        let mut places: Vec<(u32, u32)> = (0..count as u32).filter_map(place).collect();
+        places.sort_unstable();
+        places
+    }
+
+    /// The value of operand `index` if the operand is an array.
+    fn value_of_operand(&self, step: u32, index: usize) -> Option<u32> {
+        let place = self.reader.operand(step, index)?;
+        self.values.get(place.start as usize).copied()
+    }
+
+    /// Whether the instruction that defines `user` may write `user` over operand `index`.
+    pub fn is_written_over(&self, index: usize, user: u32) -> bool {
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let step = nodes.steps[user as usize];
+        let row = Row(steps.rows[step as usize]);
+        let operands = module.operands(row);
+        let operand = Row(operands[index]);
+        if module.opcode(operand) == Opcode::Constant
+            || !self.is_looked_at(module.bytes(module.tail(row)).len())
+        {
+            return false;
+        }
+        let element = element_of(self.reader, module.shape(row), step, user);
+        let fused = &mut self.fused.borrow_mut();
+        is_listed(module, row, index, element).unwrap_or_else(|| {
+            let opcode = module.opcode(row);
+            may_share(opcode)
+                && module.shape(operand) == self.shape_of(user)
+                && overwrites(module, row.0, opcode, index, element, operands, fused)
+        })
+    }
+
+    /// Takes `size` from the remaining budget; false if less is left.
+    pub fn is_looked_at(&self, size: usize) -> bool {
+        let left = self.looks.get().checked_sub(size);
+        self.looks.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    /// The shape of a value.
+    pub fn shape_of(&self, value: u32) -> ShapeId {
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let step = nodes.steps[value as usize];
+        let shape = module.shape(Row(steps.rows[step as usize]));
+        let part = value - nodes.of(step).start;
+        shape_at(module, self.reader.shapes, shape, part)
+    }
+
+    /// The part of `each_overwrite` for an instruction with many results and `operands`, which have an
+    /// index and a value: operands that are taken are not looked at for each result.
+    pub fn each_of_many(
+        &self,
+        users: impl Iterator<Item = u32>,
+        operands: Vec<(usize, u32)>,
+        each: &mut impl FnMut(u32, u32),
+    ) {
+        let mut taken = HashSet::<u32, BuildMix>::default();
+        // Those before it are taken.
+        let mut first = 0;
+        for user in users {
+            while operands.get(first).is_some_and(|(_, value)| taken.contains(value)) {
+                first += 1;
+            }
+            let mut left = operands.iter().skip(first).take_while(|_| self.is_looked_at(1));
+            let is_free = |(index, value): &&(usize, u32)| {
+                !taken.contains(value) && self.is_written_over(*index, user)
+            };
+            if let Some((_, value)) = left.find(is_free) {
+                taken.insert(*value);
+                each(*value, user);
+            }
+        }
+    }
+}
