@@ -6,24 +6,30 @@ has nothing to wait for, and what it reads is not kept:
 
 * In the text of a step whose devices exchange rows of tokens for the gradient of a table, the
   matmul of the head's gradient may run beside that exchange, after the backward loop: both are one
-  fusion. If devices exchange only the table after the change, it runs before the loop.
+  fusion. If devices exchange only the table after the change, it runs before the loop. If only the
+  change adds the exchange, and collectives of the text run beside matmuls in such fusions, as on
+  v5e, this matmul waits for it. Steps for v5p have no such fusions, and it does not wait there.
 * The gradient of a weight that is summed in a loop around a ring of devices runs after the whole
   backward pass, if layers are not a loop, and room for its sums is made early. Without the ring it
   runs as soon as its operands are there.
+* Scores of attention that are too long for one kernel after the change (`_what_if_scores.py`) are
+  written by another that runs just before.
 
-Only bytes follow this order: the changed module itself keeps that of its text. A change that adds
-such collectives does not tell which work XLA runs beside them, so that nothing is moved for it.
+Only bytes follow this order: the changed module itself keeps that of its text. Rings that a change
+adds do not tell which work XLA runs beside them, so that nothing is moved for them.
 """
 
 from __future__ import annotations
 
 import re
 
+from hlofast import _what_if_scores
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hlofast._core import Computation, Instruction
+    from hlofast._core import Computation, Instruction, Shape
     from hlofast._module import Module
     from hlofast._what_if import WhatIf
 
@@ -33,7 +39,10 @@ _VIEWS = frozenset((
     "transpose", "tuple",
 ))  # fmt: skip
 """Opcodes that do not count as work to wait for."""
+_SLICES = frozenset(("dynamic-slice", "slice"))
 _MATMULS = frozenset(("convolution", "dot"))
+_LATE = frozenset(("fusion", *_MATMULS))
+"""Opcodes of matmuls that may wait; those in loops do not."""
 _MOST_NESTED = 8
 """Limit on computations within computations."""
 _SOON = 0.5
@@ -51,7 +60,9 @@ def ordered(result: WhatIf) -> Module:
     gathers: set[int] = set()
     if is_free and lookups is not None and not lookups.moves_rows:
         gathers = set(_beside(changed, lookups.removed))
-    if not loops and not gathers:
+    waits = is_free and lookups is not None and lookups.adds_rows and _has_fused_starts(changed)
+    scores = dict(_what_if_scores.written(result))
+    if not loops and not gathers and not waits and not scores:
         return changed
     entry = _Entry(changed)
     if not entry.is_plain:
@@ -62,6 +73,10 @@ def ordered(result: WhatIf) -> Module:
         entry.make_room_late()
     for at in sorted(gathers):
         entry.run_before(at)
+    if waits:
+        entry.run_behind_loops()
+    for at, shape in scores.items():
+        entry.write_first(at, shape)
     from hlofast.errors import ParseError
 
     try:
@@ -86,8 +101,18 @@ def _beside(module: Module, collectives: dict[str, int]) -> Iterator[int]:
     for name in collectives:
         computation = module.instructions[name].computation
         for caller in computation.callers:
-            if caller.opcode == "fusion" and caller.name.startswith("async-collective-start"):
+            if _starts(caller):
                 yield caller.index
+
+
+def _has_fused_starts(module: Module) -> bool:
+    """Whether some collective starts in a fusion."""
+    return any(_starts(module.instructions[int(at)]) for at in module.where(opcode="fusion"))
+
+
+def _starts(own: Instruction) -> bool:
+    """Whether a fusion starts a collective, beside which another fusion runs a matmul."""
+    return own.opcode == "fusion" and own.name.startswith("async-collective-start")
 
 
 class _Entry:
@@ -130,6 +155,25 @@ class _Entry:
         if waits_for + 1 < number:
             self.place[number] = waits_for + _SOON
 
+    def run_behind_loops(self) -> None:
+        """Runs matmuls of gradients between the loops of both passes after the backward loop."""
+        loops = [number for number, row in enumerate(self.rows) if row.opcode == "while"]
+        loops = [number for number in loops if self._has_matmul(self.rows[number])]
+        for number in range(loops[-2], loops[-1]) if len(loops) > 1 else ():
+            row = self.rows[number]
+            if row.opcode in _LATE and self._has_matmul(row) and not self._leads_to_matmul(number):
+                self._run_after(number, loops[-1])
+
+    def _run_after(self, number: int, place: int) -> None:
+        """Runs a row and what follows from it after a place."""
+        stack = [number]
+        while stack:
+            own = stack.pop()
+            if self.place[own] <= place:
+                # In their old order, before the next row.
+                self.place[own] = place + _SOON * own / len(self.rows)
+                stack += self.users[own]
+
     def make_room_late(self) -> None:
         """Makes room for results where the first row that writes there runs."""
         is_empty = [False] * len(self.rows)
@@ -169,10 +213,8 @@ class _Entry:
                 continue
             reads = [own for place, own in enumerate(self.operands[number]) if place not in beside]
             name = f"{fusion.name}.early"
-            early = len(self.operands)
-            self.operands.append(reads)
-            self.place.append(max((self._made(own) for own in reads), default=-1) + _SOON)
-            self.changed[early] = f"%{name} = {parts[result]} {self._call(reads)}"
+            place = max((self._made(own) for own in reads), default=-1) + _SOON
+            early = self._add(name, parts[result], reads, place)
             kept = [self.operands[number][place] for place in beside]
             pairs = [f"{{{at}}}: ({beside.index(place)}, {{}})"
                      for at, place in aliases.items() if place in beside]  # fmt: skip
@@ -184,6 +226,27 @@ class _Entry:
             for own in takes:
                 self.operands[own] = [early]
                 self.changed[own] = f"%{self.rows[own].name} = {parts[result]} bitcast(%{name})"
+
+    def write_first(self, row: int, shape: Shape) -> None:
+        """Writes a value of a fusion's inside before the fusion runs, which then reads it."""
+        number = self.at[row]
+        fusion, reads = self.rows[number], self.operands[number]
+        name, aliases = f"{fusion.name}.first", dict(_aliases(fusion.text or ""))
+        first = self._add(name, shape, reads, self.place[number] - _SOON / 2)
+        pairs = [f"{{{at}}}: ({place}, {{}})" for at, place in aliases.items()]
+        self.changed[number] = (
+            f"%{fusion.name} = {fusion.shape} {self._call(reads, f', %{name}')}, "
+            f"output_to_operand_aliasing={{{', '.join(pairs)}}}"
+        )
+        self.operands[number] = [*reads, first]
+
+    def _add(self, name: str, shape: Shape, reads: list[int], place: float) -> int:
+        """The number of a new row at a place."""
+        number = len(self.operands)
+        self.operands.append(reads)
+        self.place.append(place)
+        self.changed[number] = f"%{name} = {shape} {self._call(reads)}"
+        return number
 
     def module(self) -> Module:
         """Returns the module whose rows are in their new places."""
@@ -221,9 +284,9 @@ class _Entry:
                     stack.append((missing, iter(self.operands[missing])))
         return order
 
-    def _call(self, operands: list[int]) -> str:
+    def _call(self, operands: list[int], more: str = "") -> str:
         names = ", ".join(f"%{self.rows[own].name}" for own in operands)
-        return f'custom-call({names}), custom_call_target="early"'
+        return f'custom-call({names}{more}), custom_call_target="early"'
 
     def _made(self, number: int) -> int:
         """The number of the last row with work that an operand is made of; -1 without any."""
@@ -233,7 +296,7 @@ class _Entry:
             own = stack.pop()
             if self.rows[own].opcode == "parameter":
                 continue
-            if self.rows[own].opcode not in _VIEWS and self.operands[own]:
+            if self.operands[own] and not _is_view(self.rows[own]):
                 last = max(last, own)
                 continue
             more = [one for one in self.operands[own] if one not in seen]
@@ -265,6 +328,17 @@ class _Entry:
             known = any(self._has_matmul(own, depth + 1) for own in computation.instructions)
             self._known[computation.index] = known
         return known
+
+
+def _is_view(own: Instruction) -> bool:
+    """Whether an instruction only moves a value, also in slices to fast memory."""
+    if own.opcode == "async-start":
+        roots = (called.root for called in own.called_computations)
+        return all(root is not None and root.opcode in _SLICES for root in roots)
+    if own.opcode == "async-done":
+        return all(_is_view(start) for start in own.operands)
+    is_joined = own.opcode == "custom-call" and '_target="ConcatBitcast"' in (own.text or "")
+    return is_joined or own.opcode in _VIEWS
 
 
 def _aliases(text: str) -> Iterator[tuple[int, int]]:

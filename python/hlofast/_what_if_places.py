@@ -42,10 +42,14 @@ def sides_filled(module: Module, axis: str, mesh: Mesh) -> int | None:
 
 def place_of(module: Module, axis: str | None, mesh: Mesh) -> Place:
     """The chip of a module, and whether the devices of an axis fill several sides of the slice."""
-    device = module.context.device
-    chip = "" if device is None else device.name.removeprefix("tpu-")
     sides = None if axis is None else sides_filled(module, axis, mesh)
-    return chip, None if sides is None else sides > 1
+    return chip_of(module), None if sides is None else sides > 1
+
+
+def chip_of(module: Module) -> str:
+    """The chip of a module, such as v5e; empty if it is not known."""
+    device = module.context.device
+    return "" if device is None else device.name.removeprefix("tpu-")
 
 
 def _place(number: int, torus: Sequence[int]) -> list[int]:
