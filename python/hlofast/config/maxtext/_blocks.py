@@ -28,18 +28,18 @@ def build(run: Run) -> None:
     width, vocabulary = run.width[0], run.size("vocab_size")
     whole = Builder(run, "decoder")
     table = Builder(run, "token_embedder").weights(
-        "embedding", (vocabulary, width), ("vocab", "embed")
+        "embedding", (vocabulary, width), ("vocab", "embed_vocab")
     )
     positions = run.get("trainable_position_size")
     if isinstance(positions, int) and positions > 0:
-        whole.weights("position_embedder/embedding", (positions, width), ("vocab", "embed"))
+        whole.weights("position_embedder/embedding", (positions, width), ("vocab", "embed_vocab"))
     _BLOCKS[run.block](run)
     whole.norm(
         "decoder_norm", width, "float32" if run.block == "gpt3" else None, bias=run.block == "gpt3"
     )
     contracted = (1,)
     if not run.flag("logits_via_embedding"):
-        table = whole.weights("logits_dense/kernel", (width, vocabulary), ("embed", "vocab"))
+        table = whole.weights("logits_dense/kernel", (width, vocabulary), ("embed_vocab", "vocab"))
         contracted = (0,)
     whole.product("logits", table, width * vocabulary, contracted=contracted)
     axes = run.axes(
@@ -239,7 +239,7 @@ def _deepseek(run: Run) -> None:
         _half(builder, _POST)
         block = builder.inner("DeepSeekMoeBlock_0")
         inner = run.size("moe_mlp_dim")
-        _layers.experts(block.inner("MoeBlock_0"), inner)
+        _layers.experts(block.inner("MoeBlock_0"), inner, router="embed_router")
         shared = run.size("shared_experts", 0)
         if shared:
             _layers.mlp(block.inner("shared_experts"), shared * inner)

@@ -81,6 +81,17 @@ class Run:
         return math.prod(self.mesh.get(axis, 1) for axis in axes)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether tokens are routed to experts."""
+        count = self._config.get("num_experts")
+        return isinstance(count, int) and count > 1
+
+    @property
+    def expert_axes(self) -> Axes:
+        """The mesh axes of several devices along which experts lie."""
+        return self.cut(self.rules.spec(("exp",))[0])
+
+    @property
     def width(self) -> Feature:
         """The size of activations between layers, with its sharding.
 

@@ -27,7 +27,7 @@ class MaxTextConfig(Config):
     of the command line would, and derives other values again.
     """
 
-    __slots__ = ("_raw", "settings_notes")
+    __slots__ = ("_raw", "base_keys", "settings_notes")
 
     _FRONT = "maxtext"
 
@@ -35,6 +35,8 @@ class MaxTextConfig(Config):
         """Internal: use `hlofast.config.load`."""
         effective = _settings.derived(raw)
         self._raw = raw
+        self.base_keys = raw.known
+        """The keys of the run's `base.yml`; None without one."""
         self.settings_notes = tuple(effective.notes)
         """Kind, key and text of notes on the values."""
         children: Children = {

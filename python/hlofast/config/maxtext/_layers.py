@@ -29,7 +29,7 @@ _SECOND = "moe_mlpwi_1"
 """A tensor of `custom` policies that versions since 0.2 have."""
 _LANES = 128
 """Lanes of a TPU vector register."""
-_TOKENS = ("activation_kv_batch", "activation_length_no_exp")
+_TOKENS = ("activation_kv_batch", "activation_length_attn")
 
 
 def _heads(run: Run, count: int, depth: int) -> tuple[Feature, Feature]:
@@ -54,7 +54,7 @@ def attention(
                 "fused_qkv needs as many heads of keys as of queries, and no norms"
             )
         weight = builder.weights(
-            "qkv_proj/kernel", (width, 3, heads, depth), ("embed", "qkv", "heads", "kv")
+            "qkv_proj/kernel", (width, 3, heads, depth), ("embed_attn", "qkv", "heads", "kv")
         )
         if bias:
             builder.weights("qkv_proj/bias", (3, heads, depth), ("qkv", "heads", "kv"))
@@ -66,9 +66,9 @@ def attention(
             is_needed=False,
         )  # fmt: skip
     for name, count, names in (
-        ("query", heads, ("embed", "q_heads", "kv")),
-        ("key", groups, ("embed", "kv_heads", "kv_head_dim")),
-        ("value", groups, ("embed", "kv_heads", "kv_head_dim")),
+        ("query", heads, ("embed_attn", "q_heads", "kv")),
+        ("key", groups, ("embed_attn", "kv_heads", "kv_head_dim")),
+        ("value", groups, ("embed_attn", "kv_heads", "kv_head_dim")),
     ):
         own = _heads(run, count, depth)
         has_norm = norms and name != "value"
@@ -169,17 +169,21 @@ def _latent(builder: Builder) -> None:
     builder.value("query_proj", *query, saved_as="query_proj", is_product=True)
     kept = ((builder.key("query_proj"),),)
     if rank == 0:
-        weight = builder.weights("query/kernel", (width, heads, depth), ("embed", "q_heads", "kv"))
+        weight = builder.weights(
+            "query/kernel", (width, heads, depth), ("embed_attn", "q_heads", "kv")
+        )
         builder.product("query", weight, width * heads * depth, kept, joint=joint)
     else:
-        weight = builder.weights("wq_a/kernel", (width, rank), ("embed", "q_lora_up_proj"))
+        weight = builder.weights("wq_a/kernel", (width, rank), ("embed_attn", "q_lora_up_proj"))
         builder.norm("q_norm", rank)
         builder.value("wq_a", (rank, ()), is_product=True)
         builder.value("mla_q", (rank, ()), saved_as="mla_q")
         builder.product("wq_a", weight, width * rank, ((builder.key("wq_a"),),), joint=joint)
         weight = builder.weights("wq_b/kernel", (rank, heads, depth), ("q_lora", "q_heads", "kv"))
         builder.product("wq_b", weight, rank * heads * depth, kept)
-    weight = builder.weights("wkv_a/kernel", (width, latent + rope), ("embed", "kv_lora_up_proj"))
+    weight = builder.weights(
+        "wkv_a/kernel", (width, latent + rope), ("embed_attn", "kv_lora_up_proj")
+    )
     builder.norm("kv_norm", latent)
     builder.value("wkv_a", (latent + rope, ()), is_product=True)
     builder.value("mla_kv", (latent, ()), saved_as="mla_kv")
@@ -233,9 +237,9 @@ def _mixed(
 def _output(builder: Builder, heads: int, depth: int, *, bias: bool = False) -> None:
     """Adds the projection of attention's result."""
     width = builder.run.width[0]
-    weight = builder.weights("out/kernel", (heads, depth, width), ("heads", "kv", "embed"))
+    weight = builder.weights("out/kernel", (heads, depth, width), ("heads", "kv", "embed_attn"))
     if bias:
-        builder.weights("out/bias", (width,), ("embed",))
+        builder.weights("out/bias", (width,), ("embed_attn",))
     builder.value("out_proj", builder.run.width, saved_as="out_proj", is_product=True)
     kept = ((builder.key("out_proj"),),)
     builder.product("out_proj", weight, width * heads * depth, kept, contracted=(0, 1))
@@ -288,8 +292,8 @@ def mlp(
     builder.product("wo", weight, inner * width, kept, is_needed=not is_last)
 
 
-def experts(builder: Builder, inner: int) -> None:
-    """Adds a layer of routed experts."""
+def experts(builder: Builder, inner: int, *, router: str = "embed") -> None:
+    """Adds a layer of routed experts; `router` is the logical axis of the router's input."""
     run = builder.run
     width, count, chosen = run.width[0], run.size("num_experts"), run.size("num_experts_per_tok")
     if _activations(run) != 2:
@@ -297,7 +301,7 @@ def experts(builder: Builder, inner: int) -> None:
     for flag in ("shard_exp_on_fsdp", "use_2d_fsdp_sharding", "fsdp_shard_on_exp"):
         if run.flag(flag):
             raise UnmodelledError(f"{flag} is not modelled")
-    gate = builder.weights("gate/kernel", (width, count), ("embed", None))
+    gate = builder.weights("gate/kernel", (width, count), (router, None))
     if run.flag("routed_bias"):
         builder.weights("gate/bias", (count,), (None,))
     builder.value("gate", (count, ()), is_product=True)
@@ -305,7 +309,7 @@ def experts(builder: Builder, inner: int) -> None:
     builder.product("gate", gate, width * count, ((builder.key("gate"),),), joint=joint)
     layout = _Layout(run, count, chosen)
     routed, computed = layout.routed, layout.computed
-    axes = run.axes("activation_batch", "activation_length_no_exp", "activation_mlp")
+    axes = run.axes("activation_batch", "activation_length_moe", "activation_mlp_moe")
     sent, rows = (_scaled(routed, width), layout.width), (_scaled(computed, width), layout.width)
     hidden = (_scaled(computed, inner), axes)
     multiplications = width * _scaled(routed, inner)
@@ -315,7 +319,7 @@ def experts(builder: Builder, inner: int) -> None:
         builder.value("received", rows)
     for name in ("wi_0", "wi_1"):
         weight = builder.weights(
-            name, (count, width, inner), ("exp", "embed_no_exp", "mlp"), apart=layout.expert,
+            name, (count, width, inner), ("exp", "embed_no_exp", "mlp_moe"), apart=layout.expert,
             last=layout.last,
         )  # fmt: skip
         # Since 0.2, grouped matmuls give the second one another name.
@@ -328,7 +332,7 @@ def experts(builder: Builder, inner: int) -> None:
         )  # fmt: skip
     builder.value("hidden", hidden)
     weight = builder.weights(
-        "wo", (count, inner, width), ("exp", "mlp", "embed_no_exp"), apart=layout.expert,
+        "wo", (count, inner, width), ("exp", "mlp_moe", "embed_no_exp"), apart=layout.expert,
         last=layout.last,
     )  # fmt: skip
     # The gradient of the routing weights reads the results of the experts.
@@ -354,11 +358,11 @@ class _Layout:
         """Rows per token for which a device has memory."""
         self.width: Axes = run.width[1]
         """The mesh axes that shard the width of rows."""
-        self.expert = run.cut(run.rules.spec(("exp",))[0])
+        self.expert = run.expert_axes
         """The axes along which each device keeps its experts, and tokens travel."""
         self.last: Axes = ()
         """The axes along which weights are gathered last, and no tokens travel."""
-        self.tensor = run.cut(run.axes(*_TOKENS, "activation_mlp"))
+        self.tensor = run.cut(run.axes(*_TOKENS, "activation_mlp_moe"))
         if not self.is_sparse and _context(run):
             # XLA gathers tokens and masks along the axis (`mixtral_context_v5p`).
             axes = ",".join(_context(run))

@@ -3,7 +3,8 @@
 A file may name the file that it inherits from (`base_config`); then come environment variables
 (`M_KEY`) and arguments (`key=value`), which may not both set a key; then the keys of the model
 (`model_name`), which may not set a key that an argument sets unless `override_model_config` is
-true; then values that MaxText derives.
+true; then the mesh and rules that `custom_mesh_and_rule` names, which replace all others
+(`_custom_rule.py`); then values that MaxText derives.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os.path
 
 from hlofast._maxtext import DEFAULTS
 from hlofast._names import meant
-from hlofast.config.maxtext import _tables, _yaml
+from hlofast.config.maxtext import _custom_rule, _tables, _yaml
+from hlofast.config.maxtext._custom_rule import Custom
+from hlofast.config.maxtext._keys import Keys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ class Origin:
 class Settings:
     """The values of a run with their origins, before values are derived from them."""
 
-    __slots__ = ("file", "notes", "origins", "values")
+    __slots__ = ("custom", "file", "known", "notes", "origins", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -65,6 +68,10 @@ class Settings:
         """The file that was read, or what stands for it; None for a text without a name."""
         self.notes: list[tuple[str, str | None, str]] = []
         """Kind, key and text of notes on the values."""
+        self.known: frozenset[str] | None = None
+        """All keys of the files; None if no `base.yml` tells all keys."""
+        self.custom = Custom()
+        """The files of `custom_mesh_and_rule`."""
 
     def put(self, key: str, value: Any, origin: Origin) -> None:
         """Sets a value."""
@@ -76,6 +83,7 @@ class Settings:
         made = Settings()
         made.values, made.origins = dict(self.values), dict(self.origins)
         made.file, made.notes = self.file, list(self.notes)
+        made.known, made.custom = self.known, self.custom
         return made
 
 
@@ -106,13 +114,15 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
             if is_model and key in settings.values:
                 value = _merged(settings.values[key], value)
             settings.put(key, value, origin)
-    known = None
+    keys: Keys | None = None
     if _is_complete(files[-1][1]):
-        known = {key for _, entries in files for key in entries}
+        keys = _keys_of(files, sources)
+        settings.known = keys.base
     else:
         _note_misspelt(settings)
-    given = _given(settings, sources, known)
+    given = _given(settings, sources, keys)
     _apply_model(settings, folders, given, sources)
+    settings.custom = _custom_rule.found(settings, folders, sources)
     if all(origin.kind == DEFAULT for origin in settings.origins.values()):
         text = f"nothing is set: this is the model of {DEFAULTS}"
         settings.notes.append(("not-checked", None, text))
@@ -132,6 +142,20 @@ def _refuse_nested(settings: Settings) -> None:
             raise _yaml.fault("invalid-value", f"{key} must be {what}", place)
         if is_list and key != _RULES and any(isinstance(own, (list, dict)) for own in value):
             raise _yaml.fault("invalid-value", f"{key} must be a list of single values", place)
+
+
+def _keys_of(files: list[tuple[str | None, dict[str, _yaml.Entry]]], sources: Sources) -> Keys:
+    """The keys that MaxText has; raises `ConfigError` for another key of a file, with its line."""
+    name, entries = files[-1]
+    folder = None if name is None else os.path.dirname(name)
+    keys = Keys(frozenset((*entries, _INHERITS)), folder, sources)
+    for place, own in files[:-1]:
+        for key, entry in own.items():
+            if key not in keys:
+                where = f"{place or '<text>'}:{entry.line}"
+                message = f"no key {key!r}{meant(key, sorted(keys.base))}"
+                raise _yaml.fault("unknown-key", message, where)
+    return keys
 
 
 def _note_misspelt(settings: Settings) -> None:
@@ -230,10 +254,10 @@ def _base(
     return None
 
 
-def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list[str]:
+def _given(settings: Settings, sources: Sources, known: Keys | None) -> list[str]:
     """Applies environment variables and arguments; returns the keys that they set.
 
-    `known` are all keys of the files, or None if the files are not complete.
+    `known` are all keys that MaxText has, or None if the files are not complete.
     """
     arguments: dict[str, tuple[Any, str]] = {}
     for argument in sources.overrides:
@@ -257,7 +281,7 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
     variables = _variables(sources.environment)
     for key, (_, source) in (*arguments.items(), *variables.items()):
         if known is not None and key not in known:
-            raise _unknown(key, source, sorted(known))
+            raise _unknown(key, source, sorted(known.base))
         if key in arguments and key in variables:
             message = f"{key} is set by an argument and by {variables[key][1]}: MaxText fails here"
             raise _yaml.fault("set-twice", message, None)
@@ -401,9 +425,11 @@ def _is_rules(rules: Any) -> bool:
 def derived(settings: Settings) -> Settings:
     """The settings with the values that MaxText derives: sizes under `global_parameter_scale`.
 
-    The scale doubles, in turn, heads and inner width, width, and layers.
+    The scale doubles, in turn, heads and inner width, width, and layers. Raises `ConfigError` for a
+    `custom_mesh_and_rule` whose file is not known.
     """
     made = settings.copy()
+    _custom_rule.apply(made)
     scale = made.values.get("global_parameter_scale")
     steps = 0
     if type(scale) is int and 0 < scale <= _LARGEST_SCALE and scale & (scale - 1) == 0:

@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from hlofast.config import _mesh
 from hlofast.config._parts import UnmodelledError
 from hlofast.config._tree import Config
+from hlofast.config.maxtext import _versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,22 @@ _LATER_NAMES = {
     "embed_no_exp": "embed_moe",
 }
 """Logical axes that later versions of MaxText call otherwise."""
+_ONCE = {
+    "activation_length_attn": "activation_length_no_exp",
+    "activation_length_moe": "activation_length_no_exp",
+    "activation_mlp_moe": "activation_mlp",
+    "embed_vocab": "embed",
+    "mlp_moe": "mlp",
+    "embed_attn": "embed",
+    "embed_router": "embed",
+}
+"""Logical axes of MaxText 0.2.5 with the wider ones that arrays had before: the first five since
+0.2.2, the last two since 0.2.5 (`logical_axis_rules` of each `base.yml`)."""
+_NEWEST = ("embed_attn", "embed_router")
+"""Those of 0.2.5."""
+_DROPS = "custom_mesh_and_rule"
+"""A key of the versions that drop mesh axes which the mesh lacks, since 0.2.1; before, they fail at
+a partition spec that names them."""
 _PARALLELISMS = {"stage": "pipeline"}
 """Names in the keys `ici_*_parallelism` that differ from those of the mesh axes."""
 
@@ -76,7 +93,7 @@ def parallelism(part: str, axis: str) -> str:
 class Rules:
     """The logical axis rules of a run: which mesh axes shard an array's dimensions."""
 
-    __slots__ = ("_rules", "_spec", "is_later")
+    __slots__ = ("_names", "_rules", "_spec", "is_later")
 
     def __init__(self, config: Config) -> None:
         self._rules: list[tuple[str, Axes]] = []
@@ -91,27 +108,33 @@ class Rules:
         known = {name for name, _ in self._rules}
         self.is_later = "activation_batch_moe" in known
         """Whether the batch of experts has a rule of its own, as in versions since 0.2."""
-        former = {new: old for old, new in _LATER_NAMES.items() if old not in known}
-        # The place of a rule counts: earlier rules take mesh axes first.
-        self._rules = [
-            (name, axes)
-            for own, axes in self._rules
-            for name in ((own, former[own]) if own in former else (own,))
-        ]
-        self._spec = _spec_of(tuple(self._rules))
+        self._names = {old: new for old, new in _LATER_NAMES.items() if old not in known}
+        for name, before in _ONCE.items():
+            # In a version that has the axis, no rule for it leaves it whole.
+            if known.isdisjoint(_NEWEST if name in _NEWEST else _ONCE):
+                self._names[name] = self._names.get(before, before)
+        axes = config.get("mesh_axes") if _versions.has(config, _DROPS) else None
+        present = frozenset(map(str, axes)) if isinstance(axes, tuple) else None
+        self._spec = _spec_of(tuple(self._rules), present)
 
     def spec(self, names: tuple[str | None, ...]) -> Spec:
         """The mesh axes that shard the dimensions of an array with these logical axes.
 
         As in Flax: the first rule for a name applies unless the array uses one of its mesh axes
-        already; then the next rule for that name is tried.
+        already; then the next rule for that name is tried. Axes that the mesh lacks are dropped
+        (`remove_size_one_mesh_axis` of MaxText's `sharding.py`).
         """
-        return self._spec(names)
+        return self._spec(tuple(self._names.get(name, name) if name else None for name in names))
 
 
 @lru_cache(maxsize=16)
-def _spec_of(rules: tuple[tuple[str, Axes], ...]) -> Callable[[tuple[str | None, ...]], Spec]:
-    """`spec` by these rules. It is shared, since a plan reads a run once for each mesh."""
+def _spec_of(
+    rules: tuple[tuple[str, Axes], ...], present: frozenset[str] | None
+) -> Callable[[tuple[str | None, ...]], Spec]:
+    """`spec` by these rules, on a mesh with the axes `present`; None keeps axes that it lacks.
+
+    It is shared, since a plan reads a run once for each mesh.
+    """
 
     @cache
     def spec(names: tuple[str | None, ...]) -> Spec:
@@ -124,7 +147,9 @@ def _spec_of(rules: tuple[tuple[str, Axes], ...]) -> Callable[[tuple[str | None,
             if chosen[at] is None and used.isdisjoint(axes):
                 chosen[at] = axes
                 used.update(axes)
-        return tuple(axes or () for axes in chosen)
+        if present is None:
+            return tuple(axes or () for axes in chosen)
+        return tuple(tuple(axis for axis in axes or () if axis in present) for axes in chosen)
 
     return spec
 

@@ -60,6 +60,8 @@ _UNPLACED = {
     "autoregressive": "for decoding",
 }
 """Mesh axes along which activations are not modelled, with what they shard."""
+_TOKENS, _EXPERTS = "tokens of a sequence within attention", "experts"
+"""What an axis shards under some rules."""
 _WORSE = {
     "autoregressive": "it is for decoding: it shards only weights, so its devices repeat the work",
     "tensor_transpose": "compiled steps use as much memory as with tensor, send twice as much and "
@@ -417,7 +419,14 @@ def _batch(
     axes = ((), ()) if run is None else run.token_axes
     unplaced = {axis: why for axis, why in _UNPLACED.items() if mesh.get(axis, 1) > 1}
     if mesh.get("expert", 1) > 1 and config.get("expert_shard_attention_option") == "context":
-        unplaced["expert"] = "tokens of a sequence within attention"
+        unplaced["expert"] = _TOKENS
+    if run is not None and run.has_experts:
+        # Rules of the run (`custom_mesh_and_rule`, or a model's) may place experts otherwise.
+        for axis in run.expert_axes:
+            if axis in run.token_axes[1]:
+                unplaced[axis] = _TOKENS
+            elif axis != "expert":
+                unplaced[axis] = _EXPERTS
     for axis, why in unplaced.items():
         text = f"activations along mesh axis {axis!r} ({why}) are not modelled"
         gaps.append(("mesh_axes", text))
