@@ -144,12 +144,13 @@ class Product:
 class Value:
     """A value of one layer that backward may need, with `features` elements per token.
 
-    `name` is its checkpoint name, if it has one; `key` identifies it among the layer's values.
+    `name` is its checkpoint name, if it has one, and `others` are further ones of the same value;
+    `key` identifies it among the layer's values.
     """
 
     __slots__ = (
         "features", "is_batched", "is_needed", "is_product", "is_whole", "itemsize", "key",
-        "layers", "name", "remat",
+        "layers", "name", "others", "remat",
     )  # fmt: skip
 
     def __init__(
@@ -165,9 +166,11 @@ class Value:
         is_needed: bool,
         is_whole: bool,
         is_batched: bool,
+        others: tuple[str, ...] = (),
     ) -> None:
         self.key = key
         self.name = name
+        self.others = others
         self.features = features
         self.itemsize = itemsize
         self.layers = layers

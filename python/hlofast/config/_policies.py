@@ -72,10 +72,11 @@ class Policy:
         if value.is_product and self._products is not None:
             return self._products if self._has_batched or not value.is_batched else RECOMPUTED
         if value.name is not None:
+            names = (value.name, *value.others)
             # Saving takes precedence over offloading, as in JAX's own policies.
-            if self._saved is not None and self._saved(value.name):
+            if self._saved is not None and any(map(self._saved, names)):
                 return SAVED
-            if self._offloaded is not None and self._offloaded(value.name):
+            if self._offloaded is not None and any(map(self._offloaded, names)):
                 return OFFLOADED
         return RECOMPUTED
 

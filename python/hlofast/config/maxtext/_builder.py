@@ -36,11 +36,11 @@ _BATCH, _LENGTH = "activation_batch", "activation_norm_length"
 class Run:
     """Checked values of a run, which all of its modules share."""
 
-    __slots__ = ("_config", "block", "dtype", "itemsize", "mesh", "parts", "rules", "weights")
+    __slots__ = ("block", "config", "dtype", "itemsize", "mesh", "parts", "rules", "weights")
 
     def __init__(self, config: Config, mesh: Mapping[str, int]) -> None:
         self.mesh = mesh
-        self._config = config
+        self.config = config
         self.parts = Parts()
         self.parts.is_staged = mesh.get("stage", 1) > 1
         self.rules = Rules(config)
@@ -54,19 +54,19 @@ class Run:
 
     def size(self, key: str, least: int = 1) -> int:
         """An integer value of at least `least`."""
-        value = self._config.get(key)
+        value = self.config.get(key)
         return 0 if least == 0 and value == 0 else checked_size(value, key)
 
     def flag(self, key: str) -> bool:
         """A boolean value."""
-        value = self._config.get(key, False)
+        value = self.config.get(key, False)
         if not isinstance(value, bool):
             raise UnmodelledError(f"{key} is {value!r}, not true or false")
         return value
 
     def get(self, key: str) -> Any:
         """A value."""
-        return self._config.get(key)
+        return self.config.get(key)
 
     def axes(self, *names: str) -> Axes:
         """The mesh axes of the last of an activation's logical axes, after batch and length."""
@@ -83,7 +83,7 @@ class Run:
     @property
     def has_experts(self) -> bool:
         """Whether tokens are routed to experts."""
-        count = self._config.get("num_experts")
+        count = self.config.get("num_experts")
         return isinstance(count, int) and count > 1
 
     @property
@@ -197,8 +197,9 @@ class Builder(Collector):
         is_product: bool = False,
         is_needed: bool = True,
         is_batched: bool = False,
+        also: tuple[str, ...] = (),
     ) -> None:
-        """Adds a value of a layer; `saved_as` is its checkpoint name."""
+        """Adds a value of a layer; `saved_as` and `also` are its checkpoint names."""
         self._parts.values.append(
             Value(
                 self.key(name),
@@ -211,6 +212,7 @@ class Builder(Collector):
                 is_needed=is_needed,
                 is_whole=False,
                 is_batched=is_batched,
+                others=also,
             )
         )
         self._bounded()

@@ -80,7 +80,7 @@ def _names(folder: str) -> set[str]:
 
 
 def apply(settings: Settings) -> None:
-    """Replaces mesh and rules; raises `ConfigError` where the run names a file that was not read."""
+    """Replaces mesh and rules; raises `ConfigError` for a name whose file was not read."""
     from hlofast.config.maxtext._settings import FILE, Origin
 
     name, custom = settings.values.get(KEY), settings.custom

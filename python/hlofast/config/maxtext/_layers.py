@@ -12,6 +12,7 @@ import math
 
 from hlofast.config._parts import FailsError, UnmodelledError
 from hlofast.config._traffic import GATHER, RAGGED, REDUCE, SUM
+from hlofast.config.maxtext import _remat
 from hlofast.config.maxtext._refused import GPU_KERNELS
 
 TYPE_CHECKING = False
@@ -25,8 +26,6 @@ _SHORTEST_KERNEL = 128
 _STRATEGY = "all_gather"
 """The way of context parallelism that is modelled."""
 _EXCHANGED = "moe_dispatch_no_expert_sharding"
-_SECOND = "moe_mlpwi_1"
-"""A tensor of `custom` policies that versions since 0.2 have."""
 _LANES = 128
 """Lanes of a TPU vector register."""
 _TOKENS = ("activation_kv_batch", "activation_length_attn")
@@ -149,6 +148,11 @@ def _gathered(builder: Builder, groups: int, depth: int, values: int) -> None:
     run.parts.moved_axes.update(axes)
 
 
+def _known(run: Run, name: str) -> str | None:
+    """A checkpoint name that not all versions have: its key tells."""
+    return None if run.get(name) is None else name
+
+
 def _latent(builder: Builder) -> None:
     """Adds multi-head latent attention."""
     run = builder.run
@@ -176,7 +180,7 @@ def _latent(builder: Builder) -> None:
     else:
         weight = builder.weights("wq_a/kernel", (width, rank), ("embed_attn", "q_lora_up_proj"))
         builder.norm("q_norm", rank)
-        builder.value("wq_a", (rank, ()), is_product=True)
+        builder.value("wq_a", (rank, ()), saved_as=_known(run, "query_wa_proj"), is_product=True)
         builder.value("mla_q", (rank, ()), saved_as="mla_q")
         builder.product("wq_a", weight, width * rank, ((builder.key("wq_a"),),), joint=joint)
         weight = builder.weights("wq_b/kernel", (rank, heads, depth), ("q_lora", "q_heads", "kv"))
@@ -185,7 +189,8 @@ def _latent(builder: Builder) -> None:
         "wkv_a/kernel", (width, latent + rope), ("embed_attn", "kv_lora_up_proj")
     )
     builder.norm("kv_norm", latent)
-    builder.value("wkv_a", (latent + rope, ()), is_product=True)
+    name = _known(run, "kv_wa_proj")
+    builder.value("wkv_a", (latent + rope, ()), saved_as=name, is_product=True)
     builder.value("mla_kv", (latent, ()), saved_as="mla_kv")
     kept = ((builder.key("wkv_a"),),)
     builder.product("wkv_a", weight, width * (latent + rope), kept, joint=joint)
@@ -322,9 +327,8 @@ def experts(builder: Builder, inner: int, *, router: str = "embed") -> None:
             name, (count, width, inner), ("exp", "embed_no_exp", "mlp_moe"), apart=layout.expert,
             last=layout.last,
         )  # fmt: skip
-        # Since 0.2, grouped matmuls give the second one another name.
-        own = _SECOND if layout.is_sparse and name == "wi_1" and run.get(_SECOND) else f"mlp{name}"
-        builder.value(name, hidden, saved_as=own, is_product=True)
+        own, also = _remat.names_of(run.config, name, is_sparse=layout.is_sparse)
+        builder.value(name, hidden, saved_as=own, is_product=True, also=also)
         kept = ((builder.key(name),),)
         builder.product(
             name, weight, multiplications, kept, contracted=(1,), joint=builder.key("sorted"),
@@ -336,7 +340,8 @@ def experts(builder: Builder, inner: int, *, router: str = "embed") -> None:
         last=layout.last,
     )  # fmt: skip
     # The gradient of the routing weights reads the results of the experts.
-    builder.value("wo", rows, saved_as="mlpwo", is_product=True)
+    own, also = _remat.names_of(run.config, "wo", is_sparse=layout.is_sparse)
+    builder.value("wo", rows, saved_as=own, is_product=True, also=also)
     kept = ((builder.key("wo"),),)
     builder.product("wo", weight, multiplications, kept, contracted=(1,), is_routed=True)
     if run.flag("mlp_bias"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast._names import meant
 from hlofast.config._policies import OFFLOADED, SAVED, Policy, UnknownPolicyError
+from hlofast.config.maxtext import _versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,9 +41,28 @@ _QUANTIZED = {
 """Policies that also save quantised values, with those that save the same where there are none."""
 TENSORS = (
     "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "query_proj", "key_proj", "value_proj",
-    "qkv_proj", "out_proj", "mla_q", "mla_kv", "moe_mlpwi_1",
+    "qkv_proj", "out_proj", "mla_q", "mla_kv", "moe_mlpwi_1", "moe_mlpwi_0", "moe_mlpwo",
+    "query_wa_proj", "kv_wa_proj", "attention_out", "moe_x_sorted", "moe_routing_maps",
+    "indexer_cutoff_threshold", "kv_proj",
 )  # fmt: skip
-"""Keys of the policy `custom`; each is also the checkpoint name of the tensor."""
+"""Keys of the policy `custom`; each is also the checkpoint name of the tensor. The list is that of
+`set_derived_and_validate_values` of MaxText 0.2.5's `types.py`."""
+_UNSIZED = {
+    "attention_out": "a second layout of the result of attention",
+    "moe_x_sorted": "rows sorted by expert with their routing",
+    "moe_routing_maps": "integers of the routing",
+    "indexer_cutoff_threshold": "a threshold of the indexer",
+}
+"""Keys whose values have no model, with what they keep."""
+_UNREAD = {
+    "engram": "the policy custom of MaxText 0.2.5 does not read engram",
+    "kv_proj": "only compressed attention has a value kv_proj",
+}
+"""Keys without effect on the decoders that are modelled, with the reason."""
+_MOE = "moe_mlpwi_1"
+"""A key of the versions in which values of experts have names of their own, since 0.2.2."""
+_BOTH = "first_num_hash_layers"
+"""A key of the versions in which they have the former names too, since 0.2.3."""
 INPUT = "decoder_layer_input"
 
 
@@ -72,7 +92,44 @@ def named(name: str) -> Policy:
     return policy(_SAVED.get(name, ()), _OFFLOADED.get(name, ()))
 
 
+def names_of(config: Config, name: str, *, is_sparse: bool) -> tuple[str, tuple[str, ...]]:
+    """The checkpoint names of the result of a matmul of experts: the usual one, and others.
+
+    `checkpoint_name` of `moe.py` in the wheels of MaxText 0.2.1 to 0.2.5: 0.2.2 renames all three
+    results, and later versions give the former name too, but for `wi_1` of grouped matmuls.
+    """
+    former, own = f"mlp{name}", f"moe_mlp{name}"
+    if config.get(_MOE) is None and config.get(own) is None:
+        return former, ()
+    is_renamed = not _versions.has(config, _BOTH) or (is_sparse and name == "wi_1")
+    return (own, ()) if is_renamed else (former, (own,))
+
+
+def notes(config: Config) -> list[tuple[str, str, str]]:
+    """Kind, key and text of notes on keys of the policy `custom` that have no effect."""
+    if config.get("remat_policy") != "custom":
+        return []
+    return [
+        ("no-effect", key, f"{key}={config.get(key)}: {why}")
+        for key, why in _UNREAD.items()
+        if config.get(key, "remat") != "remat"
+    ]
+
+
+def _check_pairs(config: Config) -> None:
+    """Raises `UnknownPolicyError` for two fates of one value."""
+    is_sparse = config.get("sparse_matmul") is True
+    for name in ("wi_0", "wi_1", "wo"):
+        first, others = names_of(config, name, is_sparse=is_sparse)
+        fates = {key: config.get(key, "remat") for key in (first, *others)}
+        if {"device", "offload"} <= set(fates.values()):
+            shown = " and ".join(f"{key} is {fate}" for key, fate in fates.items())
+            raise UnknownPolicyError(f"{shown}, which name one value: its copies are not modelled")
+
+
 def _custom(config: Config) -> Policy:
+    if (config.get("num_experts") or 1) != 1:
+        _check_pairs(config)
     kept: dict[str, list[str]] = {"device": [], "offload": []}
     for tensor in (INPUT, *TENSORS):
         choice = config.get(tensor, "remat")
@@ -82,6 +139,9 @@ def _custom(config: Config) -> Policy:
             if choice == "remat":
                 raise UnknownPolicyError(f"MaxText fails here: {INPUT} cannot be rematerialised")
             continue
+        if choice != "remat" and tensor in _UNSIZED:
+            why = f"what {tensor}={choice} keeps ({_UNSIZED[tensor]}) is not modelled"
+            raise UnknownPolicyError(why)
         if choice != "remat":
             kept[choice].append(tensor)
     return policy(kept["device"], kept["offload"], offloads_inputs=config.get(INPUT) == "offload")

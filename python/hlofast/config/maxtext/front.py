@@ -268,6 +268,7 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
     from hlofast import devices as known
 
     notes: list[tuple[str, str | None, str]] = [*getattr(config, "settings_notes", ())]
+    notes += _remat.notes(config)
     if instance.device is not None:
         failing_here = FRONT.fails_on(config, known.get(instance.device))
         notes += [("fails", path, why) for path, why in failing_here]
@@ -422,10 +423,10 @@ def _batch(
         unplaced["expert"] = _TOKENS
     if run is not None and run.has_experts:
         # Rules of the run (`custom_mesh_and_rule`, or a model's) may place experts otherwise.
-        for axis in run.expert_axes:
+        for axis in dict.fromkeys((*run.expert_axes, *run.cut(("expert",)))):
             if axis in run.token_axes[1]:
                 unplaced[axis] = _TOKENS
-            elif axis != "expert":
+            elif run.expert_axes != (axis,) or axis != "expert":
                 unplaced[axis] = _EXPERTS
     for axis, why in unplaced.items():
         text = f"activations along mesh axis {axis!r} ({why}) are not modelled"
