@@ -3,6 +3,7 @@
 import pytest
 
 from hlofast import config
+from maxtext_files import newest
 
 pytestmark = pytest.mark.once
 
@@ -62,10 +63,10 @@ LOGGED = {
     "mixtral-8x7b": (1879.855645851648, 158.329674399744),
     "mixtral-8x22b": (5744.804373725184, 415.615395299328),
     "gemma-7b": (1258.964436123648, 138.538465099776),
-    "gemma2-2b": (385.50821142528, 48.241072668672),
-    "gemma2-27b": (4014.764703350784, 170.699180212224),
-    "gemma3-4b": (572.0896438272, 21.337397526528),
-    "gemma3-27b": (3982.439705739264, 81.638738362368),
+    "gemma2-2b": (385.50821142528, 56.281251446784),
+    "gemma2-27b": (4014.764703350784, 199.149043580928),
+    "gemma3-4b": (572.0896438272, 29.18430277632),
+    "gemma3-27b": (3982.439705739264, 109.77936408576),
     "qwen3-0.6b": (87.881473327104, 69.269232549888),
     "qwen3-32b": (4716.16400130048, 633.318697598976),
     "qwen3-30b-a3b": (448.510549819392, 237.494511599616),
@@ -73,8 +74,8 @@ LOGGED = {
     "deepseek2-16b": (361.460152664064, 83.49416423424),
     "deepseek3-671b": (5400.516574052352, 1509.07970912256),
     "kimi-k2-1t": (4672.300574048256, 754.53985456128),
-    "gpt-oss-20b": (531.8947897344, 60.30134083584),
-    "gpt-oss-120b": (756.61150519296, 90.45201125376),
+    "gpt-oss-20b": (531.8947897344, 61.214558257152),
+    "gpt-oss-120b": (756.61150519296, 91.821837385728),
     "gpt3-22b": (404.482840068096, 5.566277615616),
     "gpt3-175b": (25740.55504871424, 1424.967069597696),
 }
@@ -101,11 +102,70 @@ def test_logged_flops_are_those_of_maxtext_to_the_last_digit(name):
     assert own.total == sum(LOGGED[name])
 
 
-WINDOWED = ("gemma2", "gemma3", "gpt-oss")
-"""Models whose log counts half a window of pairs; the kernel's mask leaves more of them."""
+BEFORE = {
+    "gemma2-2b": 48.241072668672,
+    "gemma2-27b": 170.699180212224,
+    "gemma3-4b": 21.337397526528,
+    "gemma3-27b": 81.638738362368,
+    "gpt-oss-20b": 60.30134083584,
+    "gpt-oss-120b": 90.45201125376,
+}
+"""Attention that 0.1.0 to 0.2.1 log: half of all pairs of a token and a window."""
 
 
-@pytest.mark.parametrize("name", [own for own in PUBLISHED if not own.startswith(WINDOWED)])
+@pytest.mark.parametrize("name", BEFORE)
+def test_earlier_versions_count_windows_otherwise(name, tmp_path):
+    """A base.yml tells the version: `global_head_dim` came with the later count, in 0.2.2."""
+    base = newest(tmp_path)
+    given = [f"model_name={name}", "per_device_batch_size=3", "max_target_length=8192"]
+    later = config.load(base, overrides=given).logged_flops()
+    assert (later.learnable_weight, later.attention) == LOGGED[name]
+    lines = base.read_text().splitlines(keepends=True)
+    base.write_text("".join(own for own in lines if not own.startswith("global_head_dim")))
+    before = config.load(base, overrides=given).logged_flops()
+    assert (before.learnable_weight, before.attention) == (LOGGED[name][0], BEFORE[name])
+
+
+INDEXED = ("model_name=deepseek3-671b", "use_indexer=true")
+ENGRAM = {
+    "engram_layers": [1, 4], "engram_max_ngram_size": 3, "engram_num_heads": 8,
+    "engram_head_dim": 1280, "engram_kernel_size": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "total", "weights", "attention"),
+    [
+        # Sequences that the indexer leaves whole.
+        (INDEXED, 5777.786501332992, 5400.516574052352, 377.26992728064),
+        (
+            (*INDEXED, "max_target_length=8192"),
+            25961.891893346303, 22104.30688690176, 3857.585006444544,
+        ),
+        (
+            ("model_name=deepseek3-671b", *(f"{key}={value}" for key, value in ENGRAM.items())),
+            5864.3836116664315, 5487.1115704565755, 377.272041209856,
+        ),
+        (
+            ("model_name=llama3.1-8b", "share_kv_projections=true"),
+            1126.39812304896, 1086.815704449024, 39.582418599936,
+        ),
+    ],
+)  # fmt: skip
+def test_logged_flops_of_parts_of_0_2_5(tmp_path, given, total, weights, attention):
+    """What `calculate_tflops_training_per_device` of the wheel 0.2.5 returns for these runs."""
+    base = newest(tmp_path, **dict.fromkeys(ENGRAM, 0) | {"engram_layers": []})
+    own = config.load(base, overrides=given).logged_flops()
+    assert (own.total, own.learnable_weight, own.attention) == (total, weights, attention)
+
+
+@pytest.mark.parametrize("block", ["deepseek4", "gemma4", "qwen3_5", "llama4", "mine"])
+def test_no_log_of_blocks_with_another_formula(block):
+    with pytest.raises(ValueError, match=f"logs for {block} are not modelled"):
+        run(f"decoder_block={block}").logged_flops()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_matmuls_of_the_parts_add_up_to_the_log(name):
     cfg = run(f"model_name={name}", "per_device_batch_size=2")
     counted = cfg.select("v5e-256").flops().model / 256

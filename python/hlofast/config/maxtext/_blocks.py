@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast.config._parts import FailsError, Unit, UnmodelledError
-from hlofast.config.maxtext import _layers
+from hlofast.config.maxtext import _layers, _unmodelled
 from hlofast.config.maxtext._builder import Builder, Run
 
 TYPE_CHECKING = False
@@ -22,9 +22,9 @@ def build(run: Run) -> None:
     if run.block not in _BLOCKS:
         known = ", ".join(_BLOCKS)
         raise UnmodelledError(f"decoder_block {run.block!r} is not modelled; known: {known}")
-    for key, off in _OFF.items():
-        if run.get(key) not in (*off, None):
-            raise UnmodelledError(f"{key} is not modelled")
+    for own in _unmodelled.found(run.config):
+        if own.effect == _unmodelled.PARAMETERS:
+            raise UnmodelledError(own.why)
     width, vocabulary = run.width[0], run.size("vocab_size")
     whole = Builder(run, "decoder")
     table = Builder(run, "token_embedder").weights(
@@ -47,13 +47,6 @@ def build(run: Run) -> None:
     )
     run.parts.head = (vocabulary, axes)
     run.parts.head_tiles = run.size("num_vocab_tiling")
-
-
-_OFF = {
-    "use_multimodal": (False,), "use_audio": (False,), "mtp_num_layers": (0,),
-    "mhc_expansion_rate": (0, 1),
-}  # fmt: skip
-"""Keys of parts that are not modelled, with the values that turn them off."""
 
 
 def _stacked(

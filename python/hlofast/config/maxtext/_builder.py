@@ -36,12 +36,16 @@ _BATCH, _LENGTH = "activation_batch", "activation_norm_length"
 class Run:
     """Checked values of a run, which all of its modules share."""
 
-    __slots__ = ("block", "config", "dtype", "itemsize", "mesh", "parts", "rules", "weights")
+    __slots__ = (
+        "block", "config", "dtype", "itemsize", "mesh", "parts", "rules", "unmodelled", "weights",
+    )  # fmt: skip
 
     def __init__(self, config: Config, mesh: Mapping[str, int]) -> None:
         self.mesh = mesh
         self.config = config
         self.parts = Parts()
+        self.unmodelled: list[tuple[str, str]] = []
+        """Keys and reasons of parts whose activations are not modelled; their weights are."""
         self.parts.is_staged = mesh.get("stage", 1) > 1
         self.rules = Rules(config)
         self.block = str(config.get("decoder_block"))

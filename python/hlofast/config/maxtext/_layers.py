@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hlofast.config._parts import FailsError, UnmodelledError
+from hlofast.config._parts import FailsError, Gap, UnmodelledError
 from hlofast.config._traffic import GATHER, RAGGED, REDUCE, SUM
 from hlofast.config.maxtext import _remat
 from hlofast.config.maxtext._refused import GPU_KERNELS
@@ -26,6 +26,8 @@ _SHORTEST_KERNEL = 128
 _STRATEGY = "all_gather"
 """The way of context parallelism that is modelled."""
 _EXCHANGED = "moe_dispatch_no_expert_sharding"
+INDEXERS = {"use_indexer": "indexer_", "use_sparse_indexer": "index_"}
+"""Keys of DeepSeek V3.2's indexer, with the start of the keys of its sizes: since 0.2.1, before."""
 _LANES = 128
 """Lanes of a TPU vector register."""
 _TOKENS = ("activation_kv_batch", "activation_length_attn")
@@ -165,8 +167,6 @@ def _latent(builder: Builder) -> None:
         raise FailsError("MaxText", "head_dim differs from v_head_dim")
     if run.size("num_kv_heads") != heads or run.flag("fused_qkv"):
         raise FailsError("MaxText", "mla needs equal numbers of heads, unfused")
-    if run.flag("use_sparse_indexer"):
-        raise UnmodelledError("use_sparse_indexer is not modelled")
     depth = nope + rope
     joint = builder.key("normalised")
     query = _heads(run, heads, depth)
@@ -200,9 +200,44 @@ def _latent(builder: Builder) -> None:
     builder.value("value_proj", *_heads(run, heads, values), saved_as="value_proj", is_product=True)
     both = ((builder.key("key_proj"), builder.key("value_proj")),)
     builder.product("wkv_b", weight, latent * heads * (nope + values), both)
+    _indexer(builder, rank)
     _mixed(builder, (heads, heads), depth, values, None)
     _output(builder, heads, values)
     _backward(builder, heads, heads, depth, values, rotated=rope)
+
+
+def _indexer(builder: Builder, rank: int) -> None:
+    """Adds the weights of DeepSeek V3.2's indexer (`Indexer` of `attention_mla.py`), if it is on.
+
+    What its scores and masks hold has no model. Up to `topk` tokens it leaves attention whole, and
+    nothing reads its weights.
+    """
+    run = builder.run
+    for key, start in INDEXERS.items():
+        if not run.flag(key):
+            continue
+        heads, depth, kept = (
+            run.size(f"{start}{name}") for name in ("n_heads", "head_dim", "topk")
+        )
+        width, own = run.width[0], builder.inner("indexer")
+        weights = [
+            own.weights("wq_b/kernel", (rank, heads, depth), ("q_lora", "q_heads", "kv")),
+            own.weights("wk/kernel", (width, depth), ("embed_attn", "kv")),
+            own.weights(
+                "weights_proj/kernel", (width, heads), ("embed_attn", "q_heads"), "float32"
+            ),
+        ]
+        # Flax gives the norm float32 and no logical axes.
+        for name in ("scale", "bias"):
+            own.weights(f"k_norm/{name}", (depth,), (None,), "float32")
+        note = (key, f"the scores and masks of the indexer ({key}) are not modelled")
+        if note not in run.unmodelled:
+            run.unmodelled.append(note)
+        if run.size("max_target_length") > kept:
+            sizes = (rank * heads * depth, width * depth, width * heads)
+            for weight, size in zip(weights, sizes, strict=True):
+                own.product(weight.rpartition("/")[0], weight, size, ())
+            run.parts.masks.append(Gap(key, run.block, note[1]))
 
 
 def _mixed(

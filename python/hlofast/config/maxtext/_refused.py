@@ -85,6 +85,22 @@ def quantization(config: Config) -> list[tuple[str, str]]:
     return [("quantization", str(FailsError("MaxText", why)))]
 
 
+def indexer(config: Config) -> list[tuple[str, str]]:
+    """Why MaxText refuses `use_indexer`, if it does (`types.py` of 0.2.5)."""
+    if config.get("use_indexer") is not True:
+        return []
+    kernel = config.get("attention")
+    why = None
+    if config.get("attention_type") not in ("mla", "compressed"):
+        why = "use_indexer needs attention_type=mla"
+    elif config.get("q_lora_rank") == 0:
+        why = "use_indexer needs a q_lora_rank"
+    elif kernel != "dot_product" and not (kernel == "flash" and config.get("use_tokamax_splash")):
+        why = f"use_indexer with attention {kernel!r}: take dot_product, or flash with "
+        why += "use_tokamax_splash=true"
+    return [] if why is None else [("use_indexer", str(FailsError("MaxText", why)))]
+
+
 def attention(config: Config, device: Device) -> str | None:
     """Why MaxText fails at `attention` on a kind of device, if it does."""
     kernel = config.get("attention")

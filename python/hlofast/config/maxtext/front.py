@@ -25,6 +25,7 @@ from hlofast.config.maxtext import (
     _settings,
     _sharding,
     _tables,
+    _unmodelled,
     _written,
 )
 from hlofast.config.maxtext._blocks import build
@@ -131,12 +132,25 @@ class MaxText:
             parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), fault))
         gaps += [(gap.path, gap.why) for gap in parts.gaps]
         fails = [(gap.path, gap.why) for gap in parts.gaps if gap.fails]
-        wrong = _refused.quantization(config)
+        wrong = [*_refused.quantization(config), *_refused.indexer(config)]
         gaps += wrong
         fails += wrong
         refused: list[tuple[str, str]] = []
         batch = _batch(config, run, mesh, steps, gaps, fails, refused)
         untimed = _staged(run, batch, gaps, fails)
+        learner = _learner(config)
+        told = [] if run is None else run.unmodelled
+        for own in _unmodelled.found(config):
+            place = (own.key, own.why)
+            if own.effect == _unmodelled.TIME:
+                untimed.append(place)
+            elif own.effect == _unmodelled.STATE:
+                learner.gaps.append(place)
+            if own.effect in (_unmodelled.STATE, _unmodelled.ACTIVATIONS):
+                told.append(place)
+        if told:
+            gaps += told
+            batch.is_placed = False
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
         try:
             policy = _remat.policy_of(config)
@@ -156,13 +170,13 @@ class MaxText:
             untimed.append(("quantization", why))
         return Model(
             parts,
-            _learner(config),
+            learner,
             batch,
             policies,
             itemsize=None if run is None else run.itemsize,
             steps=steps,
             gaps=[*gaps, *untimed],
-            masks=[],
+            masks=[(gap.path, gap.why) for gap in parts.masks],
             untimed=untimed,
             refused=refused,
             fails=fails,
@@ -268,7 +282,7 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
     from hlofast import devices as known
 
     notes: list[tuple[str, str | None, str]] = [*getattr(config, "settings_notes", ())]
-    notes += _remat.notes(config)
+    notes += [*_remat.notes(config), *_unmodelled.notes(config)]
     if instance.device is not None:
         failing_here = FRONT.fails_on(config, known.get(instance.device))
         notes += [("fails", path, why) for path, why in failing_here]
