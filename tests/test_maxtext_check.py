@@ -7,6 +7,7 @@ import pytest
 import hlofast
 from conftest import FIXTURES
 from hlofast.config import EffectiveConfig
+from maxtext_files import RULES, newest, written
 from test_cli import hlofast_command
 
 pytestmark = pytest.mark.once
@@ -119,6 +120,22 @@ class TestArguments:
         run.write_text("base_config: gone.yml\nattention: flash\n")
         lost = hlofast_command("check", run, *given, path("16b"), "--instance", instance)
         assert lost.returncode == 3 and "give MaxText's base.yml (--base)" in lost.stderr
+
+    def test_a_custom_mesh_and_rule(self, tmp_path: Path) -> None:
+        """Its file beside base.yml is the mesh that is compared."""
+        instance, *values = RUNS["16b"]
+        base, rules = newest(tmp_path), tmp_path / "custom_mesh_and_rule"
+        every = [[name, ["fsdp"]] for name, axes in RULES if "fsdp" in axes]
+        written(rules / "pure.yml", {"mesh_axes": ["fsdp"], "logical_axis_rules": every})
+        whole = [["activation_batch", ["fsdp"]], ["activation_kv_batch", ["fsdp"]]]
+        written(rules / "whole.yml", {"mesh_axes": ["fsdp"], "logical_axis_rules": whole})
+        told = (*values, *COMMON, path("16b"), "--instance", instance, "--base", base)
+        done = hlofast_command("check", *told, "custom_mesh_and_rule=pure")
+        assert done.returncode == 0, done.stdout + done.stderr
+        other = hlofast_command("check", *told, "custom_mesh_and_rule=whole")
+        assert other.returncode == 1 and "error: parameter-sharding" in other.stdout
+        lost = hlofast_command("check", *told, "custom_mesh_and_rule=pur")
+        assert lost.returncode == 3 and "did you mean pure" in lost.stderr
 
     def test_variables(self, monkeypatch: pytest.MonkeyPatch) -> None:
         instance, *values = RUNS["16b"]

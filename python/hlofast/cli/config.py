@@ -32,8 +32,8 @@ name. --diff treats equivalent values as equal and ignores the order of keys.
 
 MaxText: KEY=VALUE arguments and environment variables M_KEY override FILE or, without FILE, the
 defaults, as in MaxText. If FILE does not name a base.yml (base_config), --base is used, then the
-base.yml next to FILE, then the built-in defaults. The instance is a compile_topology, such as
-v5p-128.
+base.yml next to FILE, then the built-in defaults; models and the file of custom_mesh_and_rule are
+those beside it. The instance is a compile_topology, such as v5p-128.
 """
 IS_MIXED = True
 """Whether files and overrides may stand between options."""

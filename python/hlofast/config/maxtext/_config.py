@@ -66,7 +66,10 @@ class MaxTextConfig(Config):
         return origin.kind, origin.place
 
     def logged_flops(self, *, causal: bool = True) -> LoggedFlops:
-        """FLOPs of a step per device as MaxText's log prints them.
+        """FLOPs of a step per device as the log of MaxText 0.2.5 prints them.
+
+        A `base.yml` of 0.2.1 or before gets the formulas of these versions, which count half of the
+        square of a window, and keys and values that are one as two.
 
         `causal` counts half of the square of attention, as MaxText does since July 2025 (pull
         request 1988); `False` counts all of it, as it did before. Raises `ValueError` if the values
