@@ -111,6 +111,37 @@ def _specs(effective):
     return {row["path"]: row["partition_spec"] for row in effective.parameters()}
 
 
+class TestRules:
+    OWN = (["mlp", ["data"]], ["mine", ["fsdp"]])
+
+    def rules(self, cfg):
+        return [name for name, _ in cfg["logical_axis_rules"].to_python()]
+
+    def test_those_of_a_model_and_of_arguments_are_all_added(self, tmp_path):
+        base = newest(tmp_path)
+        written(tmp_path / "models" / "own.yml", {"logical_axis_rules": self.OWN})
+        whole = [name for name, _ in RULES if name != "mlp"]
+        assert self.rules(run(base, "model_name=own")) == [*whole, "mlp", "mine"]
+        given = "logical_axis_rules=[[mlp, [data]], [mine, [fsdp]]]"
+        assert self.rules(run(base, given)) == [*whole, "mlp", "mine"]
+
+    def test_a_model_or_arguments_can_replace_all(self, tmp_path):
+        """As `deepseek3-671b-2dfsdp.yml`, which has no rule for experts."""
+        base, key = newest(tmp_path), "override_logical_axis_rules"
+        written(tmp_path / "models" / "own.yml", {"logical_axis_rules": self.OWN, key: True})
+        assert self.rules(run(base, "model_name=own")) == ["mlp", "mine"]
+        given = "logical_axis_rules=[[mlp, [data]], [mine, [fsdp]]]"
+        assert self.rules(run(base, given, f"{key}=true")) == ["mlp", "mine"]
+
+    def test_experts_that_the_rules_leave_whole_have_no_activations(self, tmp_path):
+        rules = [rule for rule in RULES if rule[0] != "exp"]
+        base = newest(tmp_path, logical_axis_rules=rules)
+        given = ("model_name=mixtral-8x7b", "per_device_batch_size=1")
+        assert run(base, *given).select("v5p-16").memory().saved_bytes is not None
+        own = run(base, *given, "ici_expert_parallelism=2").select("v5p-16")
+        assert own.memory().saved_bytes is None and own.memory().state_bytes is not None
+
+
 class TestAxesThatTheMeshLacks:
     def test_they_are_dropped(self, tmp_path):
         """As in `deepseek3-671b-2dfsdp.yml`, whose mesh lacks `tensor` and `tensor_sequence`."""
@@ -151,6 +182,18 @@ class TestKeysOfFiles:
         assert run(base, "sharding_strategy=x")["sharding_strategy"] == "x"
         with pytest.raises(ConfigError, match="no key 'sharding_strateg'"):
             run(base, "sharding_strateg=x")
+
+    def test_so_are_those_of_a_model_where_all_fields_are_known(self, tmp_path):
+        base = newest(tmp_path)
+        model = written(tmp_path / "models" / "own.yml", {"head_dim": 64, "vocab_sise": 64})
+        assert run(base, "model_name=own")["head_dim"] == 64
+        (tmp_path / "types.py").write_text("class C(B):\n  vision_encoder_block: str = ''\n")
+        with pytest.raises(
+            ConfigError, match=f"{model}:2: no key 'vocab_sise'; did you mean vocab"
+        ):
+            run(base, "model_name=own")
+        written(model, {"head_dim": 64, "vision_encoder_block": "gemma3"})
+        assert run(base, "model_name=own")["vision_encoder_block"] == "gemma3"
 
     def test_without_a_base_it_stays_a_note(self, tmp_path):
         own = tmp_path / "own.yml"

@@ -34,6 +34,11 @@ class Keys:
     def __contains__(self, key: str) -> bool:
         return key in self.base or key in self._others()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the fields are known too."""
+        return bool(self._others())
+
     def _others(self) -> frozenset[str]:
         """The fields of `types.py`; none if it is not there."""
         if self._fields is None:

@@ -35,6 +35,8 @@ _BASE = "base.yml"
 _MOST_INHERITED = 10
 _SUFFIXES = (".yml", ".yaml")
 _RULES = "logical_axis_rules"
+_REPLACES = "override_logical_axis_rules"
+"""A key of the versions since 0.2, with which rules of a source replace all others."""
 _COMPLETE = ("mesh_axes", _RULES)
 """Keys of a file that stands for itself: the only files with them are full lists of all keys."""
 _KINDS = {
@@ -59,7 +61,7 @@ class Origin:
 class Settings:
     """The values of a run with their origins, before values are derived from them."""
 
-    __slots__ = ("custom", "file", "known", "notes", "origins", "values")
+    __slots__ = ("custom", "file", "known", "merges_all", "notes", "origins", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -70,6 +72,8 @@ class Settings:
         """Kind, key and text of notes on the values."""
         self.known: frozenset[str] | None = None
         """All keys of the files; None if no `base.yml` tells all keys."""
+        self.merges_all = True
+        """Whether rules for axes without a rule are added, as since 0.2."""
         self.custom = Custom()
         """The files of `custom_mesh_and_rule`."""
 
@@ -83,7 +87,7 @@ class Settings:
         made = Settings()
         made.values, made.origins = dict(self.values), dict(self.origins)
         made.file, made.notes = self.file, list(self.notes)
-        made.known, made.custom = self.known, self.custom
+        made.known, made.custom, made.merges_all = self.known, self.custom, self.merges_all
         return made
 
 
@@ -101,6 +105,8 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     if base is not None:
         files.append(base)
     folders = [os.path.dirname(name) for name, _ in files if name is not None]
+    root = files[-1][1]
+    settings.merges_all = not _is_complete(root) or _REPLACES in root
     for depth, (name, entries) in enumerate(reversed(files)):
         is_partial = depth > 0 or (base is None and not _is_complete(entries))
         kind = FILE if is_partial else DEFAULT
@@ -112,7 +118,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
             is_model = key == _RULES and is_partial and _INHERITS not in entries
             value = entry.value
             if is_model and key in settings.values:
-                value = _merged(settings.values[key], value)
+                value = _merged(settings, value, replaces=entries.get(_REPLACES))
             settings.put(key, value, origin)
     keys: Keys | None = None
     if _is_complete(files[-1][1]):
@@ -121,7 +127,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     else:
         _note_misspelt(settings)
     given = _given(settings, sources, keys)
-    _apply_model(settings, folders, given, sources)
+    _apply_model(settings, folders, given, sources, keys)
     settings.custom = _custom_rule.found(settings, folders, sources)
     if all(origin.kind == DEFAULT for origin in settings.origins.values()):
         text = f"nothing is set: this is the model of {DEFAULTS}"
@@ -150,12 +156,17 @@ def _keys_of(files: list[tuple[str | None, dict[str, _yaml.Entry]]], sources: So
     folder = None if name is None else os.path.dirname(name)
     keys = Keys(frozenset((*entries, _INHERITS)), folder, sources)
     for place, own in files[:-1]:
-        for key, entry in own.items():
-            if key not in keys:
-                where = f"{place or '<text>'}:{entry.line}"
-                message = f"no key {key!r}{meant(key, sorted(keys.base))}"
-                raise _yaml.fault("unknown-key", message, where)
+        _refuse_unknown(own, place or "<text>", keys)
     return keys
+
+
+def _refuse_unknown(entries: dict[str, _yaml.Entry], place: str, keys: Keys) -> None:
+    """Raises `ConfigError` for a key that MaxText lacks."""
+    for key, entry in entries.items():
+        if key not in keys:
+            message = f"no key {key!r}{meant(key, sorted(keys.base))}"
+            where = f"{place}:{entry.line}" if entry.line else place
+            raise _yaml.fault("unknown-key", message, where)
 
 
 def _note_misspelt(settings: Settings) -> None:
@@ -293,6 +304,10 @@ def _given(settings: Settings, sources: Sources, known: Keys | None) -> list[str
                     # A file may write a number without a point.
                     before = float(before)
                 value = _typed(value, before, source)
+                if key == _RULES and kind == OVERRIDE and settings.merges_all:
+                    own = arguments.get(_REPLACES)
+                    replaces = None if own is None else _yaml.Entry(own[0], 0)
+                    value = _merged(settings, value, replaces=replaces)
             elif key not in _tables.other_versions():
                 # Other versions may have a key of a similar name, but none that differs by
                 # underscores alone.
@@ -362,13 +377,16 @@ def _typed(value: Any, before: Any, source: str) -> Any:
 
 
 def _apply_model(
-    settings: Settings, folders: list[str], given: list[str], sources: Sources
+    settings: Settings, folders: list[str], given: list[str], sources: Sources, keys: Keys | None
 ) -> None:
     """Applies the keys of `model_name`."""
     name = settings.values.get("model_name", "default")
     if name == "default":
         return
     entries, place = _model(name, folders, sources)
+    if keys is not None and keys.is_whole:
+        # Without the fields, keys of MaxText's own models that base.yml lacks would be refused.
+        _refuse_unknown(entries, place, keys)
     is_overridden = settings.values.get("override_model_config") is True
     twice = [key for key in entries if key in given]
     if twice and not is_overridden:
@@ -382,7 +400,7 @@ def _apply_model(
             continue
         value = entry.value
         if key == _RULES and key in settings.values:
-            value = _merged(settings.values[key], value)
+            value = _merged(settings, value, replaces=entries.get(_REPLACES))
         where = f"{place}:{entry.line}" if entry.line else place
         settings.put(key, value, Origin(MODEL, where, None))
 
@@ -406,12 +424,18 @@ def _model(name: Any, folders: list[str], sources: Sources) -> tuple[dict[str, _
     return {key: _yaml.Entry(value, 0) for key, value in entries.items()}, f"model {name}"
 
 
-def _merged(before: Any, after: Any) -> Any:
-    """Rules with those of a model: rules for the same logical axes are replaced."""
-    if not _is_rules(before) or not _is_rules(after):
+def _merged(settings: Settings, after: Any, *, replaces: _yaml.Entry | None) -> Any:
+    """The run's rules with those of a further source: rules for the same logical axes are replaced.
+
+    Versions before 0.2 drop rules for other axes. A source that sets `override_logical_axis_rules`
+    replaces all rules (`_apply_rules` of MaxText's `pyconfig.py`).
+    """
+    before = settings.values[_RULES]
+    is_whole = settings.merges_all and replaces is not None and replaces.value is True
+    if is_whole or not _is_rules(before) or not _is_rules(after):
         return after
     known = {rule[0] for rule in before}
-    added = [rule for rule in after if rule[0] in known]
+    added = [rule for rule in after if settings.merges_all or rule[0] in known]
     replaced = {rule[0] for rule in added}
     return [rule for rule in before if rule[0] not in replaced] + added
 
