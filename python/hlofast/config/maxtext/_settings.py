@@ -163,10 +163,10 @@ def _keys_of(files: list[tuple[str | None, dict[str, _yaml.Entry]]], sources: So
 def _refuse_unknown(entries: dict[str, _yaml.Entry], place: str, keys: Keys) -> None:
     """Raises `ConfigError` for a key that MaxText lacks."""
     for key, entry in entries.items():
-        if key not in keys:
+        # Tables of models have no lines; their keys are those of an earlier version.
+        if entry.line and key not in keys:
             message = f"no key {key!r}{meant(key, sorted(keys.base))}"
-            where = f"{place}:{entry.line}" if entry.line else place
-            raise _yaml.fault("unknown-key", message, where)
+            raise _yaml.fault("unknown-key", message, f"{place}:{entry.line}")
 
 
 def _note_misspelt(settings: Settings) -> None:
@@ -384,7 +384,7 @@ def _apply_model(
     if name == "default":
         return
     entries, place = _model(name, folders, sources)
-    if keys is not None and keys.is_whole:
+    if keys is not None and any(key not in keys.base for key in entries) and keys.is_whole:
         # Without the fields, keys of MaxText's own models that base.yml lacks would be refused.
         _refuse_unknown(entries, place, keys)
     is_overridden = settings.values.get("override_model_config") is True
