@@ -71,6 +71,14 @@ class TestCustomMeshAndRule:
         assert wi.startswith("PartitionSpec('fsdp', None") and "tensor" not in wi
         assert "'" not in specs["token_embedder/embedding"]
 
+    def test_weights_of_experts_have_one_too(self, base):
+        """`mlp_moe` comes before `embed_moe`, and `mlp` after it: by `mlp`, `tensor` is left out."""
+        given = ("model_name=mixtral-8x7b", "per_device_batch_size=1", "ici_tensor_parallelism=8")
+        own = run(base, *given).select("v5p-512")
+        # Weights and both moments in float32, shared by 256 devices but for norms and routers.
+        even = own.parameter_count() * 12 // 256
+        assert even <= own.memory().state_bytes < even * 1.001
+
     def test_experts_along_another_axis_have_no_activations(self, base):
         given = ("model_name=mixtral-8x7b", "custom_mesh_and_rule=experts-on-fsdp")
         effective = run(base, *given, "ici_expert_parallelism=2").select("v5p-16")
