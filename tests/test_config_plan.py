@@ -549,7 +549,7 @@ class TestWithoutTimes:
         config = run(*SEVEN, override)
         plan = config.plan("v5e-16", tokens=1e9)
         (note,) = (own for own in plan.notes if own.code == "untimed")
-        text = f"step times are not modelled: {why}; choices are ranked as if matmuls ran at the "
+        text = f"step times are not modelled: {why}; choices are ranked without it, as if matmuls ran at the "
         assert note.text == f"{text}rate of bfloat16"
         (note,) = (own for own in plan.like({"own": 1}).notes if own.code == "untimed")
         assert note.text == f"only its memory is modelled: {why}"

@@ -70,6 +70,14 @@ class TestTable:
             assert after.verdict().expected_peak_bytes == before.verdict().expected_peak_bytes
 
 
+def test_a_plan_says_what_its_times_leave_out(tmp_path):
+    base = newest(tmp_path, te_comm_gemm_overlap="disabled")
+    given = (*LLAMA, "te_comm_gemm_overlap=mlp", "--base", base, "--instance", "v5p-16")
+    out = hlofast_command("plan", *given).stdout
+    why = "te_comm_gemm_overlap=mlp is not modelled; choices are ranked without it"
+    assert why in out
+
+
 class TestIndexer:
     def test_its_weights_are_known_and_its_activations_are_not(self, tmp_path):
         base = newest(tmp_path)

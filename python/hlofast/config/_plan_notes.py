@@ -43,8 +43,8 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
     notes += [Note("not-checked", row["text"]) for row in unchecked]
     if searched.best and searched.untimed is not None:
         text = (
-            f"step times are not modelled: {searched.untimed}; choices are ranked as if "
-            "matmuls ran at the rate of bfloat16"
+            f"step times are not modelled: {searched.untimed}; choices are ranked without it, "
+            "as if matmuls ran at the rate of bfloat16"
         )
         notes.append(Note("untimed", text))
     elif searched.device.name not in JUDGED:
