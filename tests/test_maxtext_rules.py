@@ -1,4 +1,4 @@
-"""Meshes, rules and keys that MaxText reads beside a base.yml: `custom_mesh_and_rule`, `types.py`."""
+"""Meshes, rules and keys beside a base.yml of MaxText: `custom_mesh_and_rule`, `types.py`."""
 
 import pickle
 
@@ -72,7 +72,7 @@ class TestCustomMeshAndRule:
         assert "'" not in specs["token_embedder/embedding"]
 
     def test_weights_of_experts_have_one_too(self, base):
-        """`mlp_moe` comes before `embed_moe`, and `mlp` after it: by `mlp`, `tensor` is left out."""
+        """`mlp_moe` comes before `embed_moe`, `mlp` after it: by `mlp`, `tensor` is left out."""
         given = ("model_name=mixtral-8x7b", "per_device_batch_size=1", "ici_tensor_parallelism=8")
         own = run(base, *given).select("v5p-512")
         # Weights and both moments in float32, shared by 256 devices but for norms and routers.

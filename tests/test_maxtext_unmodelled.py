@@ -1,4 +1,4 @@
-"""Keys of MaxText without a model: figures that depend on them are unknown, and a note names them."""
+"""Keys of MaxText without a model: figures that depend on them are unknown, a note names them."""
 
 import pytest
 
@@ -99,8 +99,9 @@ class TestIndexer:
 
     def test_its_matmuls_count_where_it_selects(self, tmp_path):
         base = newest(tmp_path)
+        indexed = ("use_indexer=true",)
         short, long = (
-            on(base, *DEEPSEEK, "use_indexer=true", f"max_target_length={length}", instance="v5p-128")
+            on(base, *DEEPSEEK, *indexed, f"max_target_length={length}", instance="v5p-128")
             for length in (2048, 8192)
         )  # fmt: skip
         for own, cfg in ((short, short.config), (long, long.config)):
@@ -145,8 +146,8 @@ class TestSizesOfNoAxis:
         """0.2.5 has the key `ici_sequence_parallelism` and no axis of that name."""
         base = newest(tmp_path)
         own = on(base, *LLAMA, "ici_sequence_parallelism=4")
-        text = "ici_sequence_parallelism=4: the mesh has no axis 'sequence', so MaxText does not read it"
+        why = "the mesh has no axis 'sequence', so MaxText does not read it"
         told = [(row["kind"], row["text"]) for row in own.notes]
-        assert told == [("no-effect", text)]
+        assert told == [("no-effect", f"ici_sequence_parallelism=4: {why}")]
         staged = on(base, *LLAMA, "ici_pipeline_parallelism=4")
         assert "no-effect" not in staged.notes.values("kind")
