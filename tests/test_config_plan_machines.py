@@ -72,6 +72,20 @@ class TestStateTypes:
             )
             assert narrow == pytest.approx(own * share, rel=1e-6)
 
+    def test_the_batch_of_axlearn(self, decoder_70b: Config) -> None:
+        """No modifier sets it."""
+        own = decoder_70b.plan("tpu-v6e-256", offloads=False)
+        assert not any("batch_size" in line for line in own.lines)
+        other = decoder_70b.plan("tpu-v6e-256", sequences=2048, offloads=False)
+        path = "input.input_dispatcher.global_logical_batch_size"
+        if decoder_70b.get(path) is None:
+            path = "input.batcher.global_batch_size"
+        assert decoder_70b.get(path) != 2048
+        assert other.lines[0] == f"# In the trainer's config: {path} = 2048"
+        assert other.lines[1].startswith('("tpu-v6e-256", ChainConfigModifier')
+        pasted = decoder_70b.with_value(path, 2048).plan("tpu-v6e-256", offloads=False)
+        assert pasted.best["sequences"] == 2048 and pasted.lines == other.lines[1:]
+
     def test_the_config_of_a_model_alone_has_no_types_of_weights(self, decoder_70b) -> None:
         model = decoder_70b["model"].plan("tpu-v6e-256", sequences=256, state_dtype="bfloat16")
         assert model.best is None and "no choice can be planned" in model.notes[0].text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast.config._parts import LARGEST_SIZE
 from hlofast.config.axlearn._policies import CHOSEN
 
 TYPE_CHECKING = False
@@ -17,6 +18,12 @@ _CALLED = {
         "axlearn.common.flash_attention.remat.save_or_offload_flash_attention_policy()"
     )
 }
+BATCHES = (
+    "input.input_dispatcher.global_logical_batch_size",
+    "input.batcher.global_batch_size",
+)
+"""The global batch in configs of AXLearn's trainers: of the input dispatcher, which deals it out to
+hosts, if there is one; else of the batcher."""
 _BY_NAMES = "save_and_offload_only_these_names_regex"
 """AXLearn's policy by names, in `axlearn.common.utils`."""
 
@@ -58,12 +65,25 @@ def rule(config: Config, candidate: Candidate, instance: str) -> list[str]:
         f"    {line}," if line.endswith(")") and not line.startswith("    ") else f"    {line}"
         for line in modifiers
     ]
-    # No modifier sets types.
-    types = [
-        f"# In the trainer's config: {path} = {str(value).replace('jax.numpy', 'jnp')}"
+    # No modifier sets types, or the batch.
+    values = {
+        path: str(value).replace("jax.numpy", "jnp")
         for path, value in candidate.state.values.items()
-    ]
-    return [*types, *lines, "])),"]
+    }
+    where, sequences = batch(config)
+    if sequences != candidate.sequences:
+        values[where or BATCHES[-1]] = str(candidate.sequences)
+    return [*(f"# In the trainer's config: {own}" for own in map(" = ".join, values.items())),
+            *lines, "])),"]  # fmt: skip
+
+
+def batch(config: Config) -> tuple[str | None, int | None]:
+    """Where a trainer's config has the sequences of a step, and how many; None if it has none."""
+    for path in BATCHES:
+        size = config.get(path)
+        if type(size) is int and 0 < size <= LARGEST_SIZE:
+            return path, size
+    return None, None
 
 
 def _shape(sizes: Iterable[int]) -> str:

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
     from hlofast.table import Table
 
-_BATCH_SIZES = (
-    "input.input_dispatcher.global_logical_batch_size",
-    "input.batcher.global_batch_size",
-)
 _ACCUMULATION = "learner.forward_fn_transformation"
 
 
@@ -254,12 +250,7 @@ def _unexchanged(parts: ModelParts, mesh: Mapping[str, int]) -> list[tuple[str, 
 
 
 def _batch(config: Config, *, is_of_images: bool) -> Batch:
-    sequences = None
-    for path in _BATCH_SIZES:
-        size = config.get(path)
-        if type(size) is int and 0 < size <= LARGEST_SIZE:
-            sequences = size
-            break
+    _, sequences = _written.batch(config)
     length = 1 if is_of_images else config.get("input.source.max_sequence_length")
     if type(length) is not int or not 0 < length <= LARGEST_SIZE:
         length = None
