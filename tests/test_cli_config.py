@@ -178,6 +178,21 @@ def test_differences(other: Path) -> None:
     assert shown(TRAINER, "--diff", TRAINER)[0]["tables"] == {"differences": []}
 
 
+def test_a_base_applies_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, own, other = (tmp_path / name for name in ("configs/base.yml", "own.yml", "other.yml"))
+    base.parent.mkdir()
+    base.write_text(hlofast.config.loads("steps: 7\n", path="run.yml").to_text())
+    own.write_text("base_config: base.yml\nmodel_name: llama2-7b\n")
+    other.write_text("base_config: base.yml\nmodel_name: llama2-7b\nremat_policy: minimal\n")
+    monkeypatch.setenv("M_MAX_TARGET_LENGTH", "4096")
+    assert shown(own, "--diff", own, "--base", base)[0]["tables"] == {"differences": []}
+    (row,) = shown(own, "--diff", other, "--base", base)[0]["tables"]["differences"]
+    assert row["path"] == "remat_policy"
+    # Arguments belong to FILE.
+    rows = shown(own, "steps=9", "--diff", other, "--base", base)[0]["tables"]["differences"]
+    assert {row["path"] for row in rows} == {"remat_policy", "steps"}
+
+
 def test_standard_input() -> None:
     done = hlofast_command("config", "-", "--text", input=TRAINER.read_text())
     assert done.stdout == TRAINER.read_text()

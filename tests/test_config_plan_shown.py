@@ -147,6 +147,24 @@ class TestCommand:
         shown = hlofast_command("plan", *files, "--instance", "v5e-16", "--like", "own").stdout
         assert shown.count("\nfile          ") == 2 and all(str(file) in shown for file in files)
 
+    def test_a_reader_that_stops_early(self, tmp_path: Path) -> None:
+        """The page is written all the same."""
+        page = tmp_path / "plan.html"
+        given = ("model_name=llama2-7b", "--device", "v5e", "--device", "v6e", "--chips", "16")
+        command = (sys.executable, "-m", "hlofast", "plan", *given, "--top", "0", "-o", str(page))
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            process.stdout.close()
+            said = process.stderr.read()
+        assert process.returncode == 0 and said == b""
+        assert page.read_text().startswith("<!DOCTYPE html>")
+
+    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+        page = tmp_path / "plan.html"
+        page.mkdir()
+        given = ("model_name=llama2-7b", "--instance", "v5e-16", "-o", page)
+        done = hlofast_command("plan", *given)
+        assert done.returncode == 3 and "plan.html" in done.stderr
+
     def test_overrides_between_options(self) -> None:
         apart = ("--instance", "v5e-16", "model_name=llama2-7b", "--no-offload")
         (shown,) = document("plan", *apart, "per_device_batch_size=2")["results"]
@@ -214,6 +232,12 @@ class TestCommand:
             (("--device", "trainium2", "--chips", "16"), "no instance name is known"),
             (("--device", "mi300x", "--chips", "64"), "network_bandwidth of mi300x is not known"),
             (("--device", "h100", "--chips", "64", "--slices", "2"), "leave --slices out"),
+            (("--device", "v5p", "--chips", "100"), "64 or 128 chips, not 100: give --chips 64 or"),
+            (
+                ("--device", "v5p", "--chips", "200", "--slices", "2"),
+                "have 64 or 128 chips, not 100: give --chips 128 or 256",
+            ),
+            (("--device", "v6e", "--chips", "512"), "at most 256 chips, not 512: give --slices 2"),
             (("--device", "v5e", "--chips", "16", "--slices", "3"), "do not divide"),
             (("--instance", "somewhere"), "such as tpu-v5p-64, gpu-p5.48xlarge-64"),
             (("--instance", "tpu-v9-64"), "MaxText also takes v5p-64"),

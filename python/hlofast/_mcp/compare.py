@@ -116,7 +116,7 @@ def _place(session: Session, program: Program) -> dict[str, Any]:
 )
 def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     from hlofast import devices
-    from hlofast.config import _instances
+    from hlofast.config import _instances, _torus
 
     config = _config(session, arguments.get("path"), arguments.get("overrides", []))
     device, count, name = None, None, arguments.get("instance")
@@ -126,6 +126,7 @@ def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
         if "chips" not in arguments:
             raise RefusedError("device needs chips, the number of chips in all")
         device = devices.get(arguments["device"])
+        _torus.check_slices(device.name, arguments["chips"])
         count = int(arguments["chips"] * int(device.value("jax_devices") or 1))
         name = _instances.named(device.name, count, 1)
     plan = config.plan(name, count, device=device, sequences=arguments.get("batch"))

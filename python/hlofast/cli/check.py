@@ -18,14 +18,16 @@ examples:
   hlofast check --expect limits.toml step.txt                     limits only
   hlofast check fuji-70B.txt step.txt --instance tpu-v6e-256-4     an AXLearn golden config
   hlofast check run.yml step.txt --instance v5p-128               a MaxText config
+  hlofast check run.yml step.txt                                  on its compile_topology
   hlofast check run.yml per_device_batch_size=4 step.txt --instance v5p-128 --base base.yml
   hlofast check --expect limits.toml dump/ --markdown             the largest program of a folder
   hlofast check mesh.toml step.txt --fail-on warning
   hlofast check --json mesh.toml step.txt | jq '.results[].tables.findings[] | [.severity, .code]'
 
-CONFIG is an AXLearn golden config or a MaxText config, with --instance for its mesh, or a TOML
-description of the intended program. KEY=VALUE, --base and environment variables M_KEY apply to
-MaxText configs as in hlofast config. Anything the description leaves out is not compared:
+CONFIG is an AXLearn golden config or a MaxText config, with --instance for its mesh (default in
+MaxText: compile_topology), or a TOML description of the intended program. KEY=VALUE, --base and
+environment variables M_KEY apply to MaxText configs as in hlofast config. Anything the description
+leaves out is not compared:
 
   [mesh]
   axes = { data = 4, fsdp = 64, model = 4 }      # in order, the last axis varies fastest
@@ -211,7 +213,7 @@ def read_declaration(
     overrides: Sequence[str] = (),
     base: str | None = None,
 ) -> Declaration | EffectiveConfig:
-    """Returns the declaration in a file; a trainer config needs an `instance`.
+    """Returns the declaration in a file; a trainer config needs an `instance`, or names its own.
 
     `overrides` and `base` are those of `configs.loaded`. Raises `UsageError` for contradictory
     arguments, and the errors of reading the file.
@@ -237,12 +239,20 @@ def read_declaration(
         if instance is not None:
             raise UsageError("--instance needs a trainer config, and this is a TOML description")
         return hlofast.Declaration.load(path)
+    read = configs.loaded(path, overrides, base)
     if instance is None:
-        raise UsageError("a trainer config needs --instance, which gives its mesh")
-    found = configs.loaded(path, overrides, base).select(instance, devices)
+        found = configs.own_instance(read, devices)
+        if found is None:
+            raise UsageError(
+                "a trainer config needs --instance, which gives its mesh, or in MaxText "
+                "compile_topology"
+            )
+    else:
+        found = read.select(instance, devices)
     if found.mesh is None and found.instance.devices is None and devices is None:
         # Otherwise a misspelt name would switch the checks of the mesh off.
-        raise UsageError(f"--instance {instance}: {found.instance.why}; give --device-count too")
+        name = found.instance.name
+        raise UsageError(f"--instance {name}: {found.instance.why}; give --device-count too")
     return found
 
 

@@ -44,7 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     configs.add_files(parser)
     inputs.add_instance(parser, several=True)
-    parser.add_argument("--diff", metavar="FILE", help="compare with this config")
+    parser.add_argument(
+        "--diff",
+        metavar="FILE",
+        help="compare with this config; --base applies to both, KEY=VALUE only to the first",
+    )
     parser.add_argument(
         "--text", action="store_true", help="print the config text, with --instance applied"
     )
@@ -103,7 +107,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     failures = inputs.Failures()
     shower = results.Shower(Compared, arguments)
     before = configs.read(arguments.files[0], arguments, failures)
-    after = configs.read_as_written(arguments.diff, failures)
+    after = configs.read_other(arguments.diff, arguments, failures)
     code = UNREADABLE
     if before is not None and after is not None:
         compared = Compared(before, after)

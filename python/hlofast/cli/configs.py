@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from hlofast.config import Config
+    from hlofast.config import Config, EffectiveConfig
 
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 
@@ -73,6 +73,12 @@ def loaded(path: str | None, overrides: Sequence[str] = (), base: str | None = N
     )
 
 
+def own_instance(config: Config, devices: int | None) -> EffectiveConfig | None:
+    """The config on the instance that it names (compile_topology in MaxText), if it names one."""
+    named = config.select_all(devices)
+    return named[0] if len(named) == 1 and named[0].instance.device is not None else None
+
+
 def read(
     path: str | None, arguments: argparse.Namespace, failures: inputs.Failures
 ) -> Config | None:
@@ -80,12 +86,11 @@ def read(
     return _read(path, failures, lambda: loaded(path, arguments.overrides, arguments.base))
 
 
-def read_as_written(path: str, failures: inputs.Failures) -> Config | None:
-    """Like `read`, without overrides, other files and the environment."""
-    from hlofast import config
-
-    name = "<stdin>" if path == "-" else path
-    return _read(path, failures, lambda: config.loads(inputs.read(path), path=name))
+def read_other(
+    path: str, arguments: argparse.Namespace, failures: inputs.Failures
+) -> Config | None:
+    """Like `read`, without the overrides, which belong to FILE."""
+    return _read(path, failures, lambda: loaded(path, (), arguments.base))
 
 
 def _read(

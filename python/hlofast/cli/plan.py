@@ -103,12 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     failures = inputs.Failures()
     shower = results.Shower(Plan if arguments.like is None else Likened, arguments)
-    is_fitting, is_misused = True, False
+    is_fitting, is_misused, unwritten = True, False, DONE
     for path in arguments.files:
         config = configs.read(path, arguments, failures)
         if config is None:
             continue
-        shown: list[Plan] = []
+        made: list[Plan | Likened | Machines] = []
+        whole: Plan | Machines | None
         try:
             machines = _machines(config, arguments)
             if not machines:
@@ -124,25 +125,25 @@ def run(arguments: argparse.Namespace) -> int:
                     failures.failed(configs.named(path), ValueError(f"{name}: {error}"))
                     continue
                 if arguments.like is None:
-                    shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
-                    if not to_stdout:
-                        shower.show(plan)
+                    made.append(plan)
                 else:
                     liked = _liked(plan, arguments.like)
                     is_fitting = is_fitting and liked.is_fitting
-                    shower.show(liked)
-            whole: Plan | Machines | None = shown[0] if shown else None
-            if len(shown) > 1:
-                whole = Machines(shown, arguments.tokens)
-                if not to_stdout:
-                    shower.show(whole)
+                    made.append(liked)
+            plans = [own for own in made if isinstance(own, Plan)]
+            whole = plans[0] if plans else None
+            if len(plans) > 1:
+                made.append(whole := Machines(plans, arguments.tokens))
             if out is not None and whole is not None:
+                # A reader of the tables that stops early must not keep the page from being written.
                 page = whole.report()
                 try:
                     page.save(out)
                 except OSError as error:
-                    return pages.refused(out, error)
+                    unwritten = pages.refused(out, error)
+            for result in () if to_stdout else made:
+                shower.show(result)
         except BrokenPipeError:
             raise  # The reader closed the pipe.
         except (OSError, ValueError) as error:
@@ -150,6 +151,8 @@ def run(arguments: argparse.Namespace) -> int:
             failures.failed(configs.named(path), error)
     if not to_stdout:
         shower.end(failures.errors)
+    if unwritten != DONE:
+        return unwritten
     if failures.errors:
         return USAGE if is_misused else UNREADABLE
     return DONE if is_fitting else FINDINGS
@@ -166,10 +169,8 @@ def _machines(
     from hlofast.config import _instances
 
     if not arguments.instance and not arguments.device:
-        named = config.select_all(arguments.device_count)
-        if len(named) != 1 or named[0].instance.device is None:
-            return []
-        return [(named[0].instance.name, arguments.device_count, None)]
+        own = configs.own_instance(config, arguments.device_count)
+        return [] if own is None else [(own.instance.name, arguments.device_count, None)]
     names: list[tuple[str, int | None, devices.Device | None]] = []
     names += [(name, arguments.device_count, None) for name in arguments.instance]
     for kind in arguments.device:
@@ -187,6 +188,10 @@ def _plan(
     device: Device | None,
 ) -> Plan:
     """The plan of a config on a machine."""
+    if device is not None:
+        from hlofast.config import _torus
+
+        _torus.check_slices(device.name, arguments.chips, arguments.slices or 1)
     return config.plan(
         name,
         count,

@@ -24,6 +24,8 @@ _CUBE = 4
 _MOST_CHIPS = 1 << 14
 _LARGEST = {"tpu-v4": 4096, "tpu-v5e": 256, "tpu-v5p": 6144, "tpu-v6e": 256}
 """Chips of the largest slice of each kind (Google Cloud documentation, TPU versions)."""
+_MOST_TRIED = 1 << 10
+"""Limit on the numbers of slices that are tried for an advice."""
 _PLANAR, _CUBIC = ("tpu-v5e", "tpu-v6e"), ("tpu-v4", "tpu-v5p")
 
 
@@ -65,11 +67,36 @@ def no_slice(device: str, chips: int) -> str | None:
         return f"a slice of {device} has at most {most:,} chips, not {chips:,}"
     if shape(device, chips) is not None:
         return None
+    less, more = _nearest(device, chips)
+    return f"slices of {device} have {less:,} or {more:,} chips, not {chips:,}"
+
+
+def _nearest(device: str, chips: int) -> tuple[int, int]:
+    """The largest slice with fewer chips, and the smallest with more."""
+    most = _LARGEST[device]
     less, more = (
         next(own for own in range(chips, chips + step * most, step) if shape(device, own))
         for step in (-1, 1)
     )
-    return f"slices of {device} have {less:,} or {more:,} chips, not {chips:,}"
+    return less, more
+
+
+def check_slices(device: str, chips: int, slices: int = 1) -> None:
+    """Raises `ValueError` if slices of a kind of device do not make up so many chips.
+
+    The error names what they make up. Whether the slices divide the chips is not checked.
+    """
+    each = chips // slices
+    if chips % slices or (why := no_slice(device, each)) is None:
+        return
+    most = _LARGEST[device]
+    if each <= most:
+        less, more = (own * slices for own in _nearest(device, each))
+        raise ValueError(f"{why}: give --chips {less} or {more}")
+    needed = -(-chips // most)
+    counts = range(needed, needed + _MOST_TRIED)
+    count = next((own for own in counts if chips % own == 0 and shape(device, chips // own)), None)
+    raise ValueError(why if count is None else f"{why}: give --slices {count}")
 
 
 def is_laid(torus: tuple[int, ...], sizes: Iterable[int]) -> bool:
