@@ -89,6 +89,32 @@ def test_other_runs_are_told_by_name(name, changes, expected, dumps) -> None:
     assert expected <= errors
 
 
+def test_weights_that_the_config_does_not_have(dumps) -> None:
+    """With tied embeddings the head has no weights, and no moments of them."""
+    check = hlofast.check(declared("16b", "logits_via_embedding=true"), dumps["16b"])
+    assert not check.ok
+    (weights, others) = check.found("parameter-undeclared")
+    assert (weights.severity, others.severity) == ("error", "note")
+    assert weights.subject == "3 parameters" and weights.bytes == 3 * 4 * 16 * 32000
+    for place in ("model", "optimizer/opt_state/0/mu", "optimizer/opt_state/0/nu"):
+        assert f"state/{place}/decoder/logits_dense/kernel/value" in weights.message
+    (state,) = check.found("state-bytes")
+    assert state.severity == "error" and state.bytes == weights.bytes
+
+
+def test_a_declaration_of_some_weights(dumps) -> None:
+    """What TOML leaves out is not compared."""
+    text = """
+        [mesh]
+        axes = { fsdp = 256 }
+        [[parameters]]
+        name = ".*/embedding/value"
+        spec = ["", "fsdp"]
+    """
+    check = hlofast.check(hlofast.Declaration.loads(text), dumps["16b"])
+    assert {own.severity for own in check.found("parameter-undeclared")} == {"note"}
+
+
 def test_values_that_the_policy_does_not_keep(dumps) -> None:
     check = hlofast.check(declared("128b", "remat_policy=full"), dumps["128b"])
     kept = [own for own in check.found() if own.code == "kept-undeclared"]
@@ -136,6 +162,17 @@ class TestArguments:
         assert other.returncode == 1 and "error: parameter-sharding" in other.stdout
         lost = hlofast_command("check", *told, "custom_mesh_and_rule=pur")
         assert lost.returncode == 3 and "did you mean pure" in lost.stderr
+
+    def test_an_instance_of_the_config(self) -> None:
+        instance, *values = RUNS["16b"]
+        given = (*values, *COMMON, path("16b"))
+        done = hlofast_command("check", *given, f"compile_topology={instance}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"declared by  the config on tpu-{instance}" in done.stdout
+        other = hlofast_command("check", *given, "compile_topology=v5e-16", "--instance", instance)
+        assert other.returncode == 0
+        without = hlofast_command("check", *given)
+        assert without.returncode == 2 and "or in MaxText compile_topology" in without.stderr
 
     def test_variables(self, monkeypatch: pytest.MonkeyPatch) -> None:
         instance, *values = RUNS["16b"]

@@ -87,6 +87,9 @@ class Declaration:
     tokens of a sequence in attention. Configs tell them; TOML has no key for them."""
     parameters: tuple[DeclaredParameter, ...] = ()
     """Declared parameters; the first pattern that matches a parameter applies."""
+    has_all_weights: bool = False
+    """Whether `parameters` are all weights of the model: any other is an error. Configs tell it;
+    TOML has no key for it."""
     kept: tuple[DeclaredValue, ...] | None = None
     """Values the policy keeps; None if not declared, empty if it keeps nothing by name."""
     carry_bytes: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
 from hlofast._check.program import Parameter, Program
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from hlofast._check.declaration import Spec
 
 _SHOWN = 5
+_FLOATS = ("f", "bf")
+"""How the names of element types of weights begin."""
 
 
 def shardings(program: Program) -> Iterator[Comparison]:
@@ -43,20 +46,55 @@ def shardings(program: Program) -> Iterator[Comparison]:
             "no such parameter",
             f"no parameter is left for this pattern: {reason}",
         )
-    others = [parameter for parameter in program.parameters if parameter.declared is None]
+    weights = undeclared_weights(program)
+    if weights:
+        yield _undeclared(weights, ERROR, "among the weights and their optimizer state, the config "
+                          "does not have ")  # fmt: skip
+    known = {parameter.row for parameter in weights}
+    others = [own for own in program.parameters if own.declared is None and own.row not in known]
     if others:
-        size = sum(parameter.bytes for parameter in others)
-        shown = names([parameter.path for parameter in others], most=_SHOWN)
-        yield Comparison(
-            "parameter-undeclared",
-            NOTE,
-            counted(len(others), "parameter"),
-            "not declared",
-            f"{size:,} B",
-            f"no pattern matches {shown}",
-            size,
-            others[0].row,
+        yield _undeclared(others, NOTE, "no pattern matches ")
+
+
+def _undeclared(parameters: list[Parameter], severity: str, why: str) -> Comparison:
+    size = sum(parameter.bytes for parameter in parameters)
+    return Comparison(
+        "parameter-undeclared",
+        severity,
+        counted(len(parameters), "parameter"),
+        "not declared",
+        f"{size:,} B",
+        f"{why}{names([parameter.path for parameter in parameters], most=_SHOWN)}",
+        size,
+        parameters[0].row,
+    )
+
+
+def undeclared_weights(program: Program) -> list[Parameter]:
+    """Weights, and optimizer state of them, that a declaration of all weights lacks.
+
+    They are floating-point arrays in the same place as declared ones: below the same path, or
+    without one, below the same first name.
+    """
+    if not program.declaration.has_all_weights:
+        return []
+    places: dict[str, set[str]] = {}
+    for parameter in program.parameters:
+        if parameter.declared is not None:
+            found = re.fullmatch(parameter.declared.pattern, parameter.path)
+            place = (found and found.lastindex and found[1]) or ""
+            first = parameter.path.removeprefix(place).partition("/")[0]
+            places.setdefault(place, set()).add(first)
+    return [
+        own
+        for own in program.parameters
+        if own.declared is None and own.dimensions and own.element_type.startswith(_FLOATS)
+        and any(
+            own.path.startswith(place)
+            and (place or own.path.partition("/")[0] in firsts)
+            for place, firsts in places.items()
         )
+    ]  # fmt: skip
 
 
 def _sharding(program: Program, parameter: Parameter) -> Comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
 from hlofast._check.loops import is_in_layers, layer_loops
-from hlofast._check.parameters import declared_bytes
+from hlofast._check.parameters import declared_bytes, undeclared_weights
 from hlofast._check.program import Program, percent
 
 TYPE_CHECKING = False
@@ -31,6 +31,7 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
     declaration = program.declaration
     predicted = declaration.predictions.get("state_bytes")
     state = [parameter for parameter in program.parameters if parameter.declared is not None]
+    state += undeclared_weights(program) if predicted is not None else []
     if not state and predicted is not None:
         aliases = program.module.header.get("input_output_alias") or ()
         donated = {alias.number for alias in aliases}

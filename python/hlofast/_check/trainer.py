@@ -41,6 +41,8 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
         batch_axes=implied.token_axes,
         moved_axes=tuple({axis: None for move in implied.parts.moves for axis in move.axes}),
         parameters=tuple(_parameters(implied)),
+        # What is not modelled may have weights of its own.
+        has_all_weights=not is_staged and not implied.gaps,
         kept=tuple(_kept(implied)) if is_policy_known else None,
         carry_bytes=carry,
         layers=layers.pop() if len(layers) == 1 else None,
