@@ -1,11 +1,15 @@
 """Accuracy of the step time of MaxText configs against rates that MaxText published.
 
     python benches/maxtext_accuracy.py [--json FILE]
+    python benches/maxtext_accuracy.py --models
 
 Each row is a run as its arguments describe it, a published rate, and hlofast's step from the config
 alone. TFLOP/s per chip become seconds with the FLOPs that MaxText logged, the whole square of
 attention included (before July 2025); tokens per second per device with the tokens of a step.
 Nothing is fitted on these rows: the rates of the model are those of `config_accuracy.py`.
+
+`--models` counts the models whose parameters are those of their published weights, and whose logged
+FLOPs are those of MaxText's formulas: `PUBLISHED` and `LOGGED` of `tests/test_maxtext_models.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 
 from hlofast import config
@@ -88,11 +93,33 @@ def judged(
     }
 
 
+def models() -> None:
+    """Prints how many models have the published parameters and MaxText's logged FLOPs."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    import test_maxtext_models as known
+
+    counted = [
+        known.run(f"model_name={name}").parameter_count() - published - more
+        for name, (published, _, more) in known.PUBLISHED.items()
+    ]
+    print(f"parameters: {counted.count(0)} of {len(counted)} models as published")
+    same = 0
+    for name, expected in known.LOGGED.items():
+        length = () if name == "gpt3-22b" else ("max_target_length=8192",)
+        own = known.run(f"model_name={name}", "per_device_batch_size=3", *length).logged_flops()
+        same += (own.learnable_weight, own.attention) == expected
+    print(f"logged FLOPs: {same} of {len(known.LOGGED)} models to the last digit")
+
+
 def main() -> None:
     """Prints the rows and the share of errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--models", action="store_true", help="parameters and FLOPs of models")
     arguments = parser.parse_args()
+    if arguments.models:
+        models()
+        return
     found = rows()
     for row in found:
         step = "unknown" if row["modelled"] is None else f"{row['modelled']:7.3f} s"
