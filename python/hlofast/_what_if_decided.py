@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from hlofast import _memory
+from hlofast._what_if_heads import gathered_again
 from hlofast._what_if_lookup import of_lookup
 from hlofast._what_if_padding import is_halo
 from hlofast._what_if_waiting import waiting
@@ -350,7 +351,7 @@ class _Choices:
         halos = {row["axes"] for row in self.rows if is_halo(row)}
         lookups = self.result._lookups
         known = {*lookups.removed, *lookups.kept} if lookups is not None else set()
-        padding = self.result._padding
+        padding, again = self.result._padding, gathered_again(self.result, self.rows)
         for row in self.rows:
             reason = None
             if padding.halos.get(row["name"]) in padding.known:
@@ -370,7 +371,7 @@ class _Choices:
                 ):
                     yield row["name"], SIZE  # What it sums beside is not known.
                 continue  # What the partitioner makes of it is known.
-            if is_one and not _is_scalar(row):
+            if (is_one and not _is_scalar(row)) or row["name"] in again:
                 reason = ONE
             elif of_lookup(row):
                 reason = LOOKUP if is_lookup else None
@@ -409,6 +410,8 @@ class _Choices:
     def _may_be_padded(self, row: dict[str, Any], halos: set[str | None]) -> bool:
         """Whether a collective may be padded, or put rows back, in a way that is not known."""
         padding = self.result._padding
+        if row["name"] in padding.open:
+            return True
         if row["name"] in padding.known:
             return False
         if row["kind"] == "reduce-scatter":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hlofast._core import Instruction
+    from hlofast._core import Instruction, Shape
     from hlofast._module import Module
     from hlofast._what_if import WhatIf
     from hlofast._what_if_places import Place
@@ -29,10 +29,10 @@ _LANES = 128
 as the head's gradient of 8,000 columns is in `dense_v5e`: shards are then columns of memory."""
 _LARGEST = {
     ("v5e", 2): (1, 1_246_000),
-    ("v5e", 4): (1, 940_000),
+    ("v5e", 4): (1, 930_000),
     ("v5p", 2): (1, 1_246_000),
-    ("v5p", 4): (1, 940_000),
-    ("v6e", 2): (1, 2_470_000),
+    ("v5p", 4): (1, 930_000),
+    ("v6e", 2): (1, 2_500_000),
     ("v6e", 4): (1, 1_950_000),
 }
 """By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
@@ -40,16 +40,23 @@ Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart. Those of four 
 v5p come from the texts of `what_if_models.py`: any from 917,504 to 964,607 bytes gives the same."""
 _SQUARE = {("v5p", 4): (2, 467_000)}
 """The same where the devices fill a square of the slice; fitted to 18 sizes compiled apart."""
+_MOST_WINDOWS = 8
+"""Shards of a matrix that is laid out by columns are not padded: windows of whole tiles have to
+cover all columns evenly, and at most so many times as many of them as largest windows would need.
+Otherwise XLA sums the matrix as a whole. Explains all of 158 sums compiled apart on v5e, v5p and
+v6e, along two and four devices (`tests/fixtures/columns.csv`), 52 of them of random sizes."""
 _WINDOW = 4096
 """Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
 _WIDE = 16_384
 """Bytes of rows above which no text has padded shards."""
 _MANY = 4
 """Devices whose windows more devices have too, in the four texts that show them."""
-_COLUMNS = {"v5p": 256}
-"""By chip: sums are scattered along columns if the columns of a shard are a multiple of these: 256,
-512, 768, 1,024 and 1,280 are, 192, 320, 384, 448, 640 and 896 are not. Otherwise they are summed as
-a whole."""
+_SHARDS = 256
+"""Sums are scattered along the minor dimension if shards have a multiple of so many elements of it:
+256, 512, 768, 1,024 and 1,280 are, 192, 320, 384, 448, 640 and 896 are not. Otherwise they are
+summed as a whole."""
+_COLUMNS = {"v5p": _SHARDS}
+"""The chips on which that is known of matrices that are laid out by rows."""
 _SURE = 2
 """Devices whose places do not matter: four may lie in a line or in a square."""
 
@@ -76,6 +83,28 @@ def padded_shard(rows: int, columns: int, row_bytes: int, devices: int, where: P
     if row_bytes > _WIDE or (columns % _LANES and not rows * devices % _LANES):
         return rows
     return padded_rows(rows, row_bytes, devices, where)
+
+
+def has_windows(shape: Shape, devices: int, where: Place) -> bool | None:
+    """Whether a sum of a matrix is scattered along its rows; None if it is not known."""
+    rows, columns = (own or 0 for own in shape.dimensions)
+    chip, is_square = where
+    key = chip, min(devices, _MANY)
+    if not columns % _LANES:
+        return True  # It is laid out by rows: shards are padded.
+    if not rows or rows % _LANES or (key in _SQUARE and is_square is None):
+        return None
+    parts, largest = (_SQUARE if is_square and key in _SQUARE else _LARGEST).get(key, (0, 0))
+    if not parts:
+        return None
+    if rows % (devices * _SHARDS):
+        return False
+    size = (shape.bytes or 0) // (columns * devices * parts)
+    tile = max(_TILE, _WINDOW // size)
+    tiles, most = -(-columns // tile), largest // (size * tile)
+    even = next((own for own in range(min(most, tiles), 0, -1) if tiles % own == 0), 0)
+    least = -(-tiles * tile * size // largest)
+    return even > 0 and tiles // even <= _MOST_WINDOWS * least
 
 
 class _Scatter:
@@ -113,7 +142,7 @@ class _Scatter:
 class Padding:
     """What padding of reduce-scatters changes on another mesh."""
 
-    __slots__ = ("halos", "known", "more", "scattered")
+    __slots__ = ("halos", "known", "more", "open", "scattered")
 
     def __init__(self, result: WhatIf) -> None:
         self.scattered: set[str] = set()
@@ -124,6 +153,8 @@ class Padding:
         """By transfer of rows of padded shards: the reduce-scatter that it belongs to."""
         self.more: dict[str, list[tuple[str | None, int]]] = {}
         """By reduce-scatter: mesh axes, and the wire bytes that the changed text lacks."""
+        self.open: set[str] = set()
+        """Names of sums of which it is not known whether they are scattered after the change."""
         module, old_mesh, new_mesh = result.module, result.mesh, result.new_mesh
         if old_mesh is None or new_mesh in (None, old_mesh):
             return
@@ -146,6 +177,8 @@ class Padding:
             if (own := after.get(name)) is None:
                 continue
             axes = old.row["axes"]
+            if old.columns % _LANES and not own.columns % _LANES:
+                own.is_by_rows = True
             shard = own.padded(place_of(module, axes, new_mesh))
             as_modelled = old.padded(place_of(module, axes, old_mesh))
             if shard is None or as_modelled not in (None, old.shard):
@@ -163,6 +196,12 @@ class Padding:
                     halo = changed[row["name"]]
                     self.more[name].append((halo["axes"], -(halo["total_wire_bytes"] or 0)))
                     break
+        for name, axes, more in _by_windows(result, old_rows, changed):
+            if more is None:
+                self.open.add(name)
+                self.known.discard(name)
+            elif more:
+                self.more.setdefault(name, []).append((axes, more))
 
 
 def _shifted(
@@ -208,7 +247,7 @@ def _by_columns(
         devices, total = new.shape[axes], 0
         own = result.changed.instructions[row["name"]]
         for place, operand in enumerate(result.module.instructions[row["instruction"]].operands):
-            if not _is_cut_by_columns(result.module.instructions[row["instruction"]], place):
+            if not _is_cut(result.module.instructions[row["instruction"]], place, along=1):
                 continue
             whole = own.operands[place].shape
             is_scattered = not (whole.dimensions[1] or 0) % (unit * devices)
@@ -219,8 +258,46 @@ def _by_columns(
             yield row["name"], [(axes, sign * total * (changed[row["name"]]["multiplicity"] or 1))]
 
 
-def _is_cut_by_columns(own: Instruction, place: int) -> bool:
-    """Whether each device takes other columns of a summed matrix."""
+def _by_windows(
+    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, str, int | None]]:
+    """By sum of matrices laid out by columns and cut along rows: axis, and bytes that are lacking.
+
+    None if it is not known whether they are scattered.
+    """
+    module, old, new = result.module, result.mesh, result.new_mesh
+    assert old is not None
+    assert new is not None
+    for row in rows:
+        axes, kind = row["axes"], row["kind"]
+        is_sum = kind in ("all-reduce", "reduce-scatter") and row["tensor_kind"] == "gradient"
+        if not is_sum or row["name"] not in changed or new.shape.get(axes, 1) < 2:
+            continue
+        sizes = old.shape[axes], new.shape[axes]
+        where = place_of(module, axes, old), place_of(module, axes, new)
+        own, total, is_known, is_cut = module.instructions[row["instruction"]], 0, True, False
+        for place, operand in enumerate(own.operands):
+            if not _is_cut(own, place, along=0):
+                continue
+            whole = result.changed.instructions[row["name"]].operands[place].shape
+            was = has_windows(operand.shape, sizes[0], where[0])
+            now = has_windows(whole, sizes[1], where[1])
+            is_cut = True
+            if now is None or was is not (kind == "reduce-scatter"):
+                is_known = False
+            elif now != was:
+                total += (whole.bytes or 0) * (sizes[1] - 1) // sizes[1]
+        if is_cut:
+            sign = 1 if kind == "reduce-scatter" else -1
+            times = changed[row["name"]]["multiplicity"] or 1
+            yield row["name"], axes, sign * total * times if is_known else None
+
+
+def _is_cut(own: Instruction, place: int, *, along: int) -> bool:
+    """Whether each device takes another part of a summed matrix along a dimension.
+
+    The matrix is laid out by the other dimension: the part is one of each column or row in memory.
+    """
     whole = own.operands[place].shape
     users = list(own.users)
     if not own.shape.is_array:
@@ -229,12 +306,13 @@ def _is_cut_by_columns(own: Instruction, place: int) -> bool:
     inner = (one for user in users if user.opcode == "fusion" for one in _inner(user))
     cuts = [one for one in (*users, *inner) if one.opcode == "dynamic-slice"]
     layout = whole.layout
-    if whole.rank != 2 or (layout is not None and tuple(layout.minor_to_major) != (1, 0)):
+    minor = (1, 0) if layout is None else tuple(layout.minor_to_major)
+    if whole.rank != 2 or minor != (along, 1 - along):
         return False
     return any(
         one.shape.rank == 2
-        and one.shape.dimensions[0] == whole.dimensions[0]
-        and one.shape.dimensions[1] != whole.dimensions[1]
+        and one.shape.dimensions[1 - along] == whole.dimensions[1 - along]
+        and one.shape.dimensions[along] != whole.dimensions[along]
         and one.operands[0].shape.dimensions == whole.dimensions
         for one in cuts
     )

@@ -90,8 +90,9 @@ def split(
 ) -> Split:
     """Returns the collectives of lookups, and of the sums of their gradients.
 
-    With `merges` one collective runs along several dimensions, as on TPUs. Raises `UnsureError`
-    where the model does not cover what the partitioner does.
+    With `merges` they are those of compiled TPU programs: one collective runs along several
+    dimensions, and gathers that are undone vanish. Raises `UnsureError` where the model does not
+    cover what the partitioner does.
     """
     graph = Graph(merges)
     teams = (tuple(range(prod(mesh.values()))),)
@@ -134,7 +135,7 @@ def split(
             _is_of_sum(value, users),
         )
         for value in values
-        if value.op in COLLECTIVES
+        if value.op in COLLECTIVES and not (merges and _is_undone(value, users.get(id(value), ())))
     ]
     cuts = {
         at
@@ -207,12 +208,43 @@ def _are_apart(value: Value, part: Value) -> bool:
     cut = [whole // own for whole, own in zip(value.shape, part.shape, strict=True) if whole != own]
     if cut != [len(value.groups[0])] or part.taken is None:
         return False
-    own, teams = part.taken
-    where = {}
-    for team in teams:
-        for at, device in enumerate(own.devices):
-            where[team[device]] = at // own.copies
+    where = _places(part)
     return all(len({where[one] for one in group}) == len(group) for group in value.groups)
+
+
+def _places(part: Value) -> dict[int, int]:
+    """By device: which part of an array it takes."""
+    if part.taken is None:
+        return {}
+    own, teams = part.taken
+    return {
+        team[device]: at // own.copies for team in teams for at, device in enumerate(own.devices)
+    }
+
+
+def _is_undone(value: Value, users: Sequence[Value]) -> bool:
+    """Whether devices gather their parts only to take them back.
+
+    XLA then drops the gather (`AllGatherDynamicSliceSimplifier`), although it counted its cost.
+    """
+    if value.op != "all-gather" or not users or any(own.op != "slice" for own in users):
+        return False
+    return all(own.shape == value.operands[0].shape and _takes_back(value, own) for own in users)
+
+
+def _takes_back(value: Value, part: Value) -> bool:
+    """Whether each device takes the part that it gave."""
+    sizes = list(zip(value.shape, part.shape, strict=True))
+    cut = [dim for dim, (whole, own) in enumerate(sizes) if whole != own]
+    if len(cut) != 1 or part.taken is None or part.taken[0].is_whole:
+        return False
+    tiles, dim = part.taken[0], cut[0]
+    inner = prod(tiles.dims[dim + 1 : tiles.rank])
+    where = {device: at // inner % tiles.dims[dim] for device, at in _places(part).items()}
+    count = sizes[dim][0] // sizes[dim][1]
+    return tiles.dims[dim] == count and all(
+        [where.get(one) for one in group] == list(range(count)) for group in value.groups
+    )
 
 
 _TYPES = {1: "pred", 2: "bf16", 4: "s32", 8: "s64"}
