@@ -223,8 +223,14 @@ class TestSizes:
         result = step.what_if(mesh={"model": 4})
         assert result.new_mesh == hlofast.Mesh({"data": 2, "model": 4})
 
+    def test_an_axis_of_one_device_does_not_grow(self, step: hlofast.Module) -> None:
+        """Nothing in the text is split along it, so that nothing tells what it would split."""
+        other = step.what_if(mesh="data=4,model=1").changed
+        with pytest.raises(ValueError, match=r"'model' splits, because the axis has one device"):
+            other.what_if(mesh="data=2,model=2")
+
     def test_there_and_back(self, step: hlofast.Module) -> None:
-        there = step.what_if(batch=32, sequence=64, layers=3, mesh="data=4,model=1").changed
+        there = step.what_if(batch=32, sequence=64, layers=3, mesh="data=4,model=2").changed
         back = there.what_if(batch=8, sequence=16, layers=6, mesh=MESH).changed
         for name in ("tokens", "y", "whole", "flat", "keep"):
             assert shape(back, name) == shape(step, name), name

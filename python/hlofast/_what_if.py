@@ -186,6 +186,11 @@ class WhatIf(Result):
             hint = meant(unknown[0], list(old)) or ";"
             known = ", ".join(old)
             raise ValueError(f"the module has no mesh axis {unknown[0]!r}{hint} known: {known}")
+        if grown := [name for name, size in new.items() if old[name] == 1 < size]:
+            raise ValueError(
+                f"the text does not tell what the mesh axis {grown[0]!r} splits, because the axis "
+                "has one device there; take the text of a mesh with at least two along it"
+            )
         return _core.Mesh({name: new.get(name, size) for name, size in old.items()})
 
     def _with_context(self) -> Module:
