@@ -9,10 +9,11 @@ those of the programs of `what_if_models.py` that rules may be made for, with a 
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from hlofast import _memory
-from hlofast._what_if_heads import gathered_again
+from hlofast._what_if_heads import gathered_again, split_heads
 from hlofast._what_if_lookup import of_lookup
 from hlofast._what_if_padding import is_halo
 from hlofast._what_if_waiting import waiting
@@ -352,6 +353,7 @@ class _Choices:
         lookups = self.result._lookups
         known = {*lookups.removed, *lookups.kept} if lookups is not None else set()
         padding, again = self.result._padding, gathered_again(self.result, self.rows)
+        split = split_heads(self.result)
         for row in self.rows:
             reason = None
             if padding.halos.get(row["name"]) in padding.known:
@@ -383,6 +385,8 @@ class _Choices:
                 reason = RESHARD
             elif self.is_mesh and self._may_be_padded(row, halos):
                 reason = PADDING
+            if reason is None and not split.isdisjoint(re.split("[×:]", row["axes"] or "")):
+                reason = ONE
             if reason is None and not is_gradient:
                 reason = self._size_reason(row)
             if reason is not None:

@@ -5,6 +5,9 @@ one head of keys per device they do not always: four steps that were compiled wi
 the weights of queries and keys once more for the backward pass, the same steps with two heads or
 four do not. Where the text gathers a weight for each of them in another form, as `dense_v5e` of
 `what_if_models.py` does, nothing changes.
+
+One head of keys is not split further along its axis: devices then exchange keys and values along a
+part of the axis, of which the text has nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +30,7 @@ def gathered_again(result: WhatIf, rows: list[dict[str, Any]]) -> set[str]:
     if old is None or new in (None, old):
         return set()
     heads = [own for own in result.symbols if own.role == "heads"]
-    axes = {axis for own in heads for axis in own.axes}
-    if all(old.shape.get(axis) == new.shape.get(axis) for axis in axes):
+    if all(old.shape.get(axis) == new.shape.get(axis) for axis in _axes(result)):
         return set()
     before = _has_one(result, result.module, old.shape, lambda own: own.size)
     asked = result.asked
@@ -42,6 +44,21 @@ def gathered_again(result: WhatIf, rows: list[dict[str, Any]]) -> set[str]:
         if row["kind"] == "all-gather" and row["tensor"] in tensors:
             gathers.setdefault(row["tensor"], []).append(row)
     return {row["name"] for own in gathers.values() if _may_share(result, own) for row in own}
+
+
+def split_heads(result: WhatIf) -> set[str]:
+    """The mesh axes along which one head would be split."""
+    old, new = result.mesh, result.new_mesh
+    if old is None or new in (None, old):
+        return set()
+    grown = {own for own in _axes(result) if new.shape.get(own, 1) > old.shape.get(own, 1)}
+    if not grown or not _has_one(result, result.module, old.shape, lambda own: own.size):
+        return set()
+    return grown
+
+
+def _axes(result: WhatIf) -> set[str]:
+    return {axis for own in result.symbols if own.role == "heads" for axis in own.axes}
 
 
 def _has_one(

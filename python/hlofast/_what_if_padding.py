@@ -55,8 +55,9 @@ _SHARDS = 256
 """Sums are scattered along the minor dimension if shards have a multiple of so many elements of it:
 256, 512, 768, 1,024 and 1,280 are, 192, 320, 384, 448, 640 and 896 are not. Otherwise they are
 summed as a whole."""
-_COLUMNS = {"v5p": _SHARDS}
-"""The chips on which that is known of matrices that are laid out by rows."""
+_COLUMNS = frozenset(("v5p",))
+"""The chips on which that is known of matrices that are laid out by rows. One program for v5e does
+the same; elsewhere such sums are modelled so, and undecided."""
 _SURE = 2
 """Devices whose places do not matter: four may lie in a line or in a square."""
 
@@ -169,7 +170,10 @@ class Padding:
         }
         self.more |= dict(_shifted(result, old_rows, changed))
         (chip, _) = place_of(module, None, old_mesh)
-        self.more |= dict(_by_columns(result, old_rows, changed, chip))
+        for name, own_more in _by_columns(result, old_rows, changed):
+            self.more[name] = own_more
+            if chip not in _COLUMNS:
+                self.open.add(name)
         whole = set(_unpadded(module, old_rows, chip))
         self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
         for name, old in _scatters(result.module, old_rows):
@@ -230,17 +234,17 @@ def _shifted(
 
 
 def _by_columns(
-    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]], chip: str
+    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, list[tuple[str | None, int]]]]:
     """By sum: the bytes that the changed text lacks, or has too many, of those cut by columns.
 
     A sum as a whole sends twice as much as a scattered one.
     """
-    new, unit = result.new_mesh, _COLUMNS.get(chip)
+    new = result.new_mesh
     for row in rows:
         axes, kind = row["axes"], row["kind"]
         is_sum = kind in ("all-reduce", "reduce-scatter") and row["tensor_kind"] == "gradient"
-        if not is_sum or new is None or unit is None or axes not in new.shape:
+        if not is_sum or new is None or axes not in new.shape:
             continue
         if row["name"] not in changed or not (row["op_name"] or "").endswith("dot_general"):
             continue
@@ -250,7 +254,7 @@ def _by_columns(
             if not _is_cut(result.module.instructions[row["instruction"]], place, along=1):
                 continue
             whole = own.operands[place].shape
-            is_scattered = not (whole.dimensions[1] or 0) % (unit * devices)
+            is_scattered = not (whole.dimensions[1] or 0) % (_SHARDS * devices)
             if operand.shape.rank == 2 and is_scattered != (kind == "reduce-scatter"):
                 total += (whole.bytes or 0) * (devices - 1) // devices
         if total:

@@ -10,14 +10,16 @@ use std::cell::{Cell, RefCell};
 
 const MOST_LOOKS: usize = 1 << 24;
 
+/// By step of an instruction with many operands: the value and the index of each, ascending.
+type Places = HashMap<u32, Vec<(u32, u32)>, BuildMix>;
+
 /// Decides which instructions run in place. Operands are not looked through for each result, so that wide
 /// instructions take time in proportion to their width.
 pub(super) struct InPlace<'a> {
     reader: &'a Reader<'a>,
     values: &'a [u32],
     fused: RefCell<FusedUses>,
-    /// By step of an instruction with many operands: the value and the index of each, ascending.
-    places: RefCell<HashMap<u32, Vec<(u32, u32)>, BuildMix>>,
+    places: RefCell<Places>,
     /// How many more operands and bytes may be examined.
     looks: Cell<usize>,
 }
