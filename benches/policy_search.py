@@ -1,7 +1,7 @@
 """How far the search for a checkpoint policy is from the best one, and how long it takes.
 
     python benches/policy_search.py                every part
-    python benches/policy_search.py PART           one of: exact, compiled, time
+    python benches/policy_search.py PART           one of: exact, compiled, margins, time
 
 `exact`: on the programs of tests/fixtures/policies, the added time of the policies that the search
 finds for eight budgets between the lowest and the highest peak, against the best of all policies
@@ -11,7 +11,10 @@ limit, as it runs for layers with many values, which cannot all be tried.
 `compiled`: on programs that were compiled under every set of saved values (sets.jsonl.xz), FLOPs
 and bytes by XLA of the policies that hlofast chooses for twelve sizes of memory, against the set
 that has the fewest FLOPs of those that fit by XLA's memory accounting; with the margin that hlofast
-leaves free for its own errors, and with smaller ones.
+leaves free for its own errors, and with smaller ones. It prints the table of benches/README.md.
+
+`margins`: on all programs of policy_accuracy.py, the share of policies that would fit a memory of
+which they take by the model all but a margin.
 
 `time`: seconds of `Policies.chosen` and `Policies.best` on one core, for a generated module of
 100,000 instructions with a thousand values.
@@ -22,17 +25,26 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
+import statistics
 import sys
 import time
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import generate
 import hlofast
 import policy_accuracy
-from hlofast._policies import MARGIN
+from hlofast._policies import MARGIN, MARGIN_BEFORE
 
 BUDGETS = 8
 SIZES = 12
+SMALLER = (0.05, 0.0)
+BETWEEN = 0.07
+"""Margins to compare with that of hlofast."""
+Said = Callable[[list[dict[str, Any]]], str]
+LEAST_FIT, MOST_BEYOND = 0.95, 0.05
+"""What is asked: the share of chosen policies that fit, and their FLOPs beyond the best set's."""
 MOST_POLICIES = 10_000
 """Programs with more policies are left out of `exact`."""
 LIMITED = 0.25
@@ -131,6 +143,24 @@ def compiled(margin: float) -> list[dict[str, Any]]:
     return found
 
 
+def margins() -> Iterator[str]:
+    """The table of `margins` in benches/README.md."""
+    rows = policy_accuracy.rows(policy_accuracy.lowered(None))
+    rows = [row for row in rows if row["error"] is not None]
+    yield "| figure | asked | fitted | held out | met |"
+    yield "|---|---|---|---|---|"
+    for optimisation, own in (("after", MARGIN), ("before", MARGIN_BEFORE)):
+        known = [row for row in rows if row["optimisation"] == optimisation]
+        for margin in sorted({own, MARGIN, BETWEEN, *SMALLER}, reverse=True):
+            yield line(
+                f"{optimisation} optimisation, {margin * 100:.0f} % left free: policies that fit",
+                "",
+                known,
+                lambda part, margin=margin: counted(part, lambda each: each["error"] >= -margin),
+                False,
+            )
+
+
 def seconds() -> dict[str, float]:
     """Seconds of the plan of a large module, its instructions and its values."""
     module = hlofast.loads(generate.text("scan", 100_000))
@@ -158,19 +188,66 @@ def shares(values: list[float]) -> str:
     return f"{len(order):4} cases, mean {mean:.2%}, 90 % within {rank:.2%}, worst {order[-1]:.2%}"
 
 
+def line(figure: str, asked: str, rows: list[dict[str, Any]], said: Said, is_met: bool) -> str:
+    """A line of the table: what `said` makes of the fitted rows and of those held out."""
+    held = [row for row in rows if row["program"].startswith("held_")]
+    values = (said([row for row in rows if row not in held]), said(held))
+    met = ("yes" if is_met else "**open**") if asked else ""
+    return f"| {' | '.join((figure, asked, *values, met))} |".replace("  ", " ")
+
+
+def counted(rows: list[dict[str, Any]], holds: Callable[[dict[str, Any]], bool]) -> str:
+    """How many rows `holds` is true of."""
+    return f"{sum(map(holds, rows))} of {len(rows)}"
+
+
+def table() -> Iterator[str]:
+    """The table of `compiled` in benches/README.md."""
+    yield "| figure | asked | fitted | held out | met |"
+    yield "|---|---|---|---|---|"
+    for margin in (MARGIN, *SMALLER):
+        rows = compiled(margin)
+        fit = [row for row in rows if row["fits"]]
+        near = [row for row in fit if row["distance"] <= MOST_BEYOND]
+        is_own = margin == MARGIN
+        start = f"{margin * 100:.0f} % of memory left free"
+        yield line(
+            f"{start}: chosen policies that fit",
+            f"≥ {LEAST_FIT * 100:.0f} %" if is_own else "",
+            rows,
+            lambda own: counted(own, lambda each: each["fits"]),
+            len(fit) >= LEAST_FIT * len(rows),
+        )
+        yield line(
+            f"{start}: FLOPs beyond the best's within {MOST_BEYOND * 100:.0f} % of recomputable",
+            "all" if is_own else "",
+            fit,
+            lambda own: counted(own, lambda each: each["distance"] <= MOST_BEYOND),
+            len(near) == len(fit),
+        )
+        for name, key in (("recomputable FLOPs", "distance"), ("the step", "share_of_step")):
+            for what, of in (("mean", statistics.fmean), ("worst", max)):
+                yield line(
+                    f"{start}: FLOPs beyond the best's, of {name}: {what}",
+                    "",
+                    fit,
+                    lambda own, of=of, key=key: f"{of(row[key] for row in own) * 100:.1f} %",
+                    False,
+                )
+
+
 def main() -> int:
     """Prints the figures of each part."""
-    parts = sys.argv[1:] or ["exact", "compiled", "time"]
+    parts = sys.argv[1:] or ["exact", "compiled", "margins", "time"]
     if "exact" in parts:
         for name, values in exact().items():
             print(f"{name:30} {shares(values)}")
     if "compiled" in parts:
-        for margin in (MARGIN, 0.05, 0.0):
-            rows = compiled(margin)
-            fit = [row for row in rows if row["fits"]]
-            print(f"{margin:.0%} of memory free: {len(fit)} of {len(rows)} chosen policies fit")
-            for name, key in (("all recomputable", "distance"), ("the step", "share_of_step")):
-                print(f"  FLOPs beyond the best's, of {name:16} {shares([r[key] for r in fit])}")
+        print(*table(), sep="\n")
+    if "margins" in parts:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            print(*margins(), sep="\n")
     if "time" in parts:
         for name, value in seconds().items():
             print(f"{name:14} {value:10,.2f}")
