@@ -193,6 +193,15 @@ def test_for_people(dump: Path) -> None:
         assert shown in done.stdout
     assert done.stdout == f"{hlofast.history(dump)}\n\n"
     short = done.stdout.count("\n")
+    table = len(hlofast.history(dump).sections()[0].table)
+    assert table > 10
+    for option in ((), ("--files",)):
+        few = hlofast_command("history", "--top", "3", *option, dump).stdout
+        assert f"Passes (3 of {table})" in few
+        assert few.count("\n") < 3 * 3 + 12
+    every = hlofast_command("history", "--top", "0", dump).stdout
+    assert "Passes\n" in every
+    assert every.count("\n") >= short
     assert hlofast_command("history", "--all", dump).stdout.count("\n") > short
     assert hlofast_command("history", dump, "jit_eval").returncode == 2
     assert hlofast_command("history", dump / "nothing").returncode == 3
@@ -245,12 +254,14 @@ class TestFind:
     @pytest.mark.parametrize(
         ("name", "expected"),
         [
-            # The dot of a computation that is called, inlined and followed to the end.
-            ("dot_general.6", [("call-inliner", "moved", "dot_general.6", "dot_general.4")]),
+            # The dot of a computation that is called, inlined, divided and followed to the end.
+            ("dot_general.6", [("call-inliner", "moved", "dot_general.6", "dot_general.4"),
+              ("spmd-partitioning", "changed", "dot_general.11", "dot.3")]),
             # fused_computation.4 of the fusion pass.
             (
                 "tanh.13",
                 [("call-inliner", "moved", "tanh.3", "tanh.2"),
+                 ("spmd-partitioning", "changed", "tanh.5", "tanh.7"),
                  ("fusion", "moved", "tanh.12", "tanh.13")],
             ),
             # The fusion that wraps it is the twin of another: CSE leaves it dead.
@@ -276,6 +287,7 @@ class TestFind:
             (
                 "remat2.20",
                 [("call-inliner", "moved", "remat2.6", "remat2.1"),
+                 ("spmd-partitioning", "changed", "remat2.11", "remat2.15"),
                  ("cse_barrier_expander", "removed", "remat2.20", "tuple.36")],
             ),
             # Out of the loop, where CSE finds another.
@@ -346,6 +358,14 @@ class TestFind:
         done = hlofast_command("history", "--find", "nothing-at-all", dump)
         assert done.returncode == 2
         assert "nothing-at-all" in done.stderr
+
+
+def test_passes_and_the_search_agree_about_the_partitioner(history: hlofast.History) -> None:
+    rows = history.to_pylist()
+    first = next(row["step"] for row in rows if row["collectives"])
+    made = [row["step"] for row in history.find("collective").events if row["event"] == "made"]
+    assert first == min(made)
+    assert all(row["devices_together"] == 1 for row in rows if (row["step"] or 0) >= first)
 
 
 def steps(folder: Path, *bodies: str) -> hlofast.History:
@@ -423,6 +443,60 @@ class TestFindInHandWrittenDumps:
         assert (sums["first"], sums["last"]) == (1, 1)
         (row,) = found.events
         assert (row["event"], row["opcode"], row["after"]) == ("changed", "all-reduce-start", "s")
+
+    @pytest.mark.parametrize(
+        ("before", "after", "changes"),
+        [
+            ("f32[64]", "bf16[64]", "type f32 to bf16"),
+            ("f32[64]", "f32[8,8]", "shape [64] to [8,8]"),
+            ("f32[64]", "f32[64]{0}", None),
+        ],
+    )
+    def test_a_change_is_told_from_a_new_name(
+        self, tmp_path: Path, before: str, after: str, changes: str | None
+    ) -> None:
+        def body(name: str, shape: str) -> str:
+            return f"  p = {shape} parameter(0)\n" + reduced(f"ROOT {name}", "p", shape)
+
+        history = steps(tmp_path, body("a", before), body("b", after))
+        for wanted in ("a", "b", "collective", "all-reduce"):
+            found = history.find(wanted)
+            (row,) = found.events
+            assert row["event"] == ("renamed" if changes is None else "changed")
+            assert (row["before"], row["after"], row["changes"]) == ("a", "b", changes)
+            assert changes is None or changes in str(found)
+
+    @pytest.mark.parametrize(
+        ("groups", "is_changed"), [("{{0,1},{2,3}}", False), ("[2,2]<=[2,2]T(1,0)", True)]
+    )
+    def test_groups_are_compared_by_their_devices(
+        self, tmp_path: Path, groups: str, is_changed: bool
+    ) -> None:
+        def body(name: str, groups: str) -> str:
+            return PARAMETERS + reduced(f"ROOT {name}", "p").replace("={}", f"={groups}")
+
+        history = steps(tmp_path, body("a", "[2,2]<=[4]"), body("b", groups))
+        (row,) = history.find("a").events
+        expected = f"groups [2,2]<=[4] to {groups}" if is_changed else None
+        assert row["changes"] == expected
+        assert row["event"] == ("changed" if is_changed else "renamed")
+
+    def test_instructions_with_the_same_kind_of_change_share_a_row(self, tmp_path: Path) -> None:
+        def body(sizes: tuple[str, str]) -> str:
+            both = f"({sizes[0]}, {sizes[1]})"
+            parameters = [
+                f"  {name} = {size} parameter({number})\n"
+                for number, (name, size) in enumerate(zip("pq", sizes, strict=True))
+            ]
+            sums = [
+                reduced(name, of, size) for name, of, size in zip("ab", "pq", sizes, strict=True)
+            ]
+            return "".join((*parameters, *sums, f"  ROOT t = {both} tuple(a, b)\n"))  # fmt: skip
+
+        history = steps(tmp_path, body(("f32[64]", "f32[32]")), body(("f32[8]", "f32[4]")))
+        (row,) = history.find("collective").events
+        assert (row["event"], row["count"]) == ("changed", 2)
+        assert row["changes"] == "shape [64] and 1 more to [8] and 1 more"
 
     def test_an_unreadable_dump_is_skipped(self, tmp_path: Path) -> None:
         body = PARAMETERS + "  ROOT n = f32[64] negate(p)\n"

@@ -57,6 +57,13 @@ STATUS = {
     ),
     "partitioned": HEADER + ADD + entry("all-reduce(x), channel_id=1, to_apply=add"),
     "partitioned, by its name": HEADER + entry("negate(x)").replace("main", "main.7_spmd"),
+    # Dumps from inside the partitioner, before its cleanup.
+    "partitioned, shardings left": (
+        HEADER + ADD + entry("all-reduce(x), channel_id=1, to_apply=add, sharding={devices=[2]0,1}")
+    ),
+    "partitioned, renamed, shardings left": (
+        HEADER + entry("negate(x), sharding={devices=[2]0,1}").replace("main", "main.7_spmd")
+    ),
     "optimised": HEADER + FUSED + entry("fusion(x), kind=kLoop, calls=f"),
     "optimised, by a library": HEADER + entry('custom-call(x), custom_call_target="__cublas$gemm"'),
     "scheduled": "HloModule m, is_scheduled=true\n" + entry("negate(x)"),

@@ -222,14 +222,19 @@ class History(Result, Table):
             notes.append(Note("global", text, dumps=together))
         return tuple(notes)
 
-    def sections(self, *, everything: bool = False, files: bool = False) -> tuple[Section, ...]:
-        """The passes that changed the module, or all passes; `files` shows the file of each."""
+    def sections(
+        self, *, everything: bool = False, files: bool = False, whole: bool = True
+    ) -> tuple[Section, ...]:
+        """The passes that changed the module, or all passes.
+
+        `files` shows the file of each; without `whole`, text output may show the first of them.
+        """
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
         table = self.take(rows)
         if not files:
             is_one = all((count or 1) == 1 for count in self.values("devices_together"))
             shown = [name for name in _SHOWN if not (is_one and name == "devices_together")]
-            steps = Section("steps", "Passes", table, shown, is_whole=True, named="pass")
+            steps = Section("steps", "Passes", table, shown, is_whole=whole, named="pass")
             times = Section("times", "Compile time by pass", self.times, figure="seconds")
             return (steps, times)
         # File names have to stay whole, so that they can be given to other verbs.
@@ -239,7 +244,7 @@ class History(Result, Table):
                 *(table.values(own) for own in ("step", "pass", "stage", "file")), strict=True
             )
         ]
-        return (Section("steps", "Passes", table, paragraphs=lines, is_whole=True),)
+        return (Section("steps", "Passes", table, paragraphs=lines, is_whole=whole),)
 
     def every_section(self) -> tuple[Section, ...]:
         """All passes."""

@@ -14,7 +14,14 @@ explained by the graph around it:
 from __future__ import annotations
 
 from hlofast._core import Field
-from hlofast._history_links import Link, is_named_after, links_of, op_name, signature
+from hlofast._history_links import (
+    Link,
+    changes_of,
+    is_named_after,
+    links_of,
+    op_name,
+    signature,
+)
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import counted, names
 from hlofast.table import of_rows
@@ -44,7 +51,7 @@ _EVENTS = (
     Field(
         "word", "event",
         "Made, cloned, split (into `count` instructions), merged (into another), removed, changed "
-        "(to another opcode), renamed or moved (into or out of a called computation).",
+        "(`changes` says in what), renamed or moved (into or out of a called computation).",
     ),
     Field("word", "opcode", "The opcode after the pass; for a removed instruction, its opcode."),
     Field(
@@ -59,13 +66,24 @@ _EVENTS = (
         nullable=True,
     ),
     Field("count", "count", "Number of instructions; for a split, the number of results."),
+    Field(
+        "text", "changes",
+        "What changed instructions differ in, before and after: opcode, element type, shape, "
+        "groups of devices, other attributes. Layouts do not count.",
+        nullable=True,
+    ),
     Field("scope", "op_name", "The framework's name for the first instruction.", nullable=True),
     Field("path", "file", "The dump after the pass."),
 )  # fmt: skip
-_SHOWN = ("step", "pipeline", "pass", "event", "opcode", "before", "after", "count", "op_name")
+_SHOWN = (
+    *("step", "pipeline", "pass", "event", "opcode", "before", "after", "count", "changes"),
+    "op_name",
+)
 _START = "pipeline-start"
 _MOST_NAMES = 4
 """Limit on the names in one cell."""
+_LONGEST = 60
+"""Limit on the characters of one value in a cell."""
 
 
 class HistoryFound(Result):
@@ -291,7 +309,7 @@ def _extend(chosen: list[set[int]], links: list[Link], at: int, row: int) -> Non
 class _Event:
     """One event."""
 
-    __slots__ = ("after", "before", "count", "event", "op_name", "opcode", "order")
+    __slots__ = ("after", "before", "changes", "count", "event", "op_name", "opcode", "order")
 
     def __init__(
         self,
@@ -300,9 +318,11 @@ class _Event:
         before: Iterable[Instruction],
         after: Iterable[Instruction],
         count: int = 1,
+        changes: tuple[tuple[str, str, str], ...] = (),
     ) -> None:
         self.event = event
         self.opcode = opcode
+        self.changes = [changes]
         both = list(before), list(after)
         self.before, self.after = ([own.name for own in side] for side in both)
         self.count = count
@@ -317,19 +337,36 @@ class _Event:
             names(list(dict.fromkeys(side)), most=_MOST_NAMES) or None
             for side in (self.before, self.after)
         )
-        return self.event, self.opcode, before, after, self.count, self.op_name
+        return self.event, self.opcode, before, after, self.count, _said(self.changes), self.op_name
+
+
+def _said(changes: list[tuple[tuple[str, str, str], ...]]) -> str | None:
+    """What the instructions of one event differ in; their first values stand for others."""
+    parts = []
+    for same in zip(*changes, strict=True):
+        before, after = (_first(change[side] for change in same) for side in (1, 2))
+        parts.append(f"{same[0][0]} {before} to {after}")
+    return "; ".join(parts) or None
+
+
+def _first(values: Iterable[str]) -> str:
+    known = list(dict.fromkeys(values))
+    first = known[0] if len(known[0]) <= _LONGEST else f"{known[0][:_LONGEST]}…"
+    return f"{first} and {len(known) - 1} more" if len(known) > 1 else first
 
 
 def _grouped(events: list[_Event]) -> Iterator[_Event]:
-    """Joins the events of one kind and opcode; every split stays alone."""
+    """Joins the events of one kind, opcode and kind of change; every split stays alone."""
     groups: dict[tuple[Any, ...], _Event] = {}
     for own in events:
-        key = (own.event, own.opcode, own.order if own.event == "split" else None)
+        changed = tuple(key for key, *_ in own.changes[0])
+        key = (own.event, own.opcode, changed, own.order if own.event == "split" else None)
         known = groups.setdefault(key, own)
         if known is not own:
             known.before += own.before
             known.after += own.after
             known.count += own.count
+            known.changes += own.changes
     yield from groups.values()
 
 
@@ -379,11 +416,12 @@ class _Step:
             yield _Event("removed", own.opcode, [own], [self.after[other]])
         else:
             partner = self.after[self._start_of(other)]
-            if partner.opcode != own.opcode:
-                yield _Event("changed", partner.opcode, [own], [partner])
-            elif row in self.link.moved:
+            changes = changes_of(own, partner)
+            if changes:
+                yield _Event("changed", partner.opcode, [own], [partner], changes=changes)
+            if row in self.link.moved and partner.opcode == own.opcode:
                 yield _Event("moved", partner.opcode, [own], [partner])
-            elif partner.name != own.name:
+            elif not changes and partner.name != own.name:
                 yield _Event("renamed", partner.opcode, [own], [partner])
 
     def _start_of(self, row: int) -> int:

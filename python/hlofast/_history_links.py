@@ -140,6 +140,56 @@ def shape_of(own: Instruction) -> str:
     return re.sub(r"\{[^{}]*\}", "", str(own.shape))
 
 
+def changes_of(own: Instruction, other: Instruction) -> tuple[tuple[str, str, str], ...]:
+    """What differs between partners besides name and place: each with the value of both.
+
+    Layouts, backend configurations and what `signature` ignores do not count.
+    """
+    found = []
+    if own.opcode != other.opcode:
+        found.append(("opcode", own.opcode, other.opcode))
+        if other.opcode.removesuffix("-start") == own.opcode:
+            return tuple(found)  # The shape of a start holds operands too.
+    for what, of in (("type", _types), ("shape", _sizes)):
+        before, after = of(own), of(other)
+        if before != after:
+            found.append((what, before, after))
+    if _devices(own) != _devices(other):
+        found.append(("groups", _groups(own), _groups(other)))
+    texts = own.attributes.texts(), other.attributes.texts()
+    for key in dict.fromkeys((*texts[0], *texts[1])):
+        if key in _OF_PLACES or key in _OF_BACKENDS or key in _GROUPS:
+            continue
+        before, after = (text.get(key, "none") for text in texts)
+        if before != after:
+            found.append((key, before, after))
+    return tuple(found)
+
+
+def _types(own: Instruction) -> str:
+    return ", ".join(dict.fromkeys(re.findall(r"\b([a-z]+[0-9]\w*|pred)\[", shape_of(own))))
+
+
+def _sizes(own: Instruction) -> str:
+    return ", ".join(re.findall(r"\[[^\]]*\]", shape_of(own))) or str(own.shape)
+
+
+def _groups(own: Instruction) -> str:
+    return next((text for key, text in own.attributes.texts().items() if key in _GROUPS), "none")
+
+
+def _devices(own: Instruction) -> object:
+    """The groups of devices, however the text writes them."""
+    known = own.attributes.get("replica_groups")
+    try:
+        lists = None if known is None else known.expand()
+    except ValueError:  # A mesh, or more devices than are worth it.
+        lists = None
+    return _groups(own) if lists is None else lists
+
+
+_GROUPS = ("replica_groups", "source_target_pairs")
+_OF_BACKENDS = ("backend_config", "frontend_attributes", "use_global_device_ids", "origin")
 _OF_PLACES = (
     "metadata", "channel_id", "control-predecessors", "to_apply", "calls", "body", "condition",
     "branch_computations", "true_computation", "false_computation", "called_computations",

@@ -14,6 +14,7 @@ examples:
   hlofast history dump/                           the only module with dumps between passes
   hlofast history dump/ jit_train_step
   hlofast history --all dump/ module_0042         also passes that changed nothing
+  hlofast history --top 5 dump/                   the first five passes that changed something
   hlofast history --files dump/                   the file of each pass, for hlofast diff A B
   hlofast history nsys-jax/dump/ jit_train_step   with seconds per pass from nsys-jax
   hlofast history --find collective dump/         which pass made, cloned or removed collectives
@@ -29,10 +30,14 @@ two of the files (--files) lists the differences. Loops count with their trip co
 known, so figures may rise when a pass makes a trip count known. With pass times (--pass-times), a
 second table lists the seconds of every pass, including passes without dumps. --find lists instead
 which passes made, cloned, split, merged, changed, moved or removed an instruction (by name), all
-instructions of an opcode, or all collectives; instructions are tracked by their structure. A change
+instructions of an opcode, or all collectives; instructions are tracked by their structure, and a
+changed one is listed with what differs (opcode, element type, shape, groups of devices). A change
 seen at the start of a pipeline belongs to the pass that runs it. Exit codes: 0 done, 2 wrong usage,
 3 a file could not be read.
 """
+
+_ROWS = 10
+"""Rows per table, except passes."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="the dump directory")
     parser.add_argument("module", metavar="MODULE", nargs="?", help="name or number of a module")
     results.add_json(parser)
-    _text.add_top(parser)
+    parser.add_argument(
+        "--top",
+        type=_text.natural,
+        metavar="N",
+        help=f"rows per table, 0 for all (default: all passes, {_ROWS} rows of other tables); "
+        "JSON always has all",
+    )
     parser.add_argument("--all", action="store_true", help="also show passes without changes")
     parser.add_argument(
         "--files", action="store_true", help="show the file of each pass instead of its figures"
@@ -105,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     for file, fault in zip(files, errors, strict=True):
         if fault is not None:
             failures.failed(file, ValueError(fault))
+    is_limited = arguments.top is not None
+    arguments.top = arguments.top if is_limited else _ROWS
     shower = results.Shower(History, arguments)
     if arguments.find is not None:
         try:
@@ -115,8 +128,9 @@ def run(arguments: argparse.Namespace) -> int:
         shower.end(failures.errors)
         return UNREADABLE if failures.errors else DONE
     everything = arguments.all or arguments.json
-    shower.show(
-        program_history, program_history.sections(everything=everything, files=arguments.files)
+    sections = program_history.sections(
+        everything=everything, files=arguments.files, whole=not is_limited
     )
+    shower.show(program_history, sections)
     shower.end(failures.errors)
     return UNREADABLE if failures.errors else DONE

@@ -227,10 +227,14 @@ pub(super) fn status(module: &Module, facts: &Facts) -> Guess<Status> {
     if let Some(reason) = facts.target(&LIBRARY_CALLS) {
         return guess(Status::Optimised, reason);
     }
-    if let Some(reason) = facts.target(&BEFORE_PARTITIONING) {
+    // Dumps from inside the partitioner still have shardings. It renames the entry; and where a
+    // program has collectives of its own, calls like these surround them before partitioning.
+    let is_renamed = module.computation_name(module.entry()).ends_with(b"_spmd");
+    if let Some(reason) = facts.target(&BEFORE_PARTITIONING).filter(|_| !is_renamed) {
         return guess(Status::Annotated, reason);
     }
-    let split = split_values(module);
+    let is_partitioned = is_renamed || facts.collectives > 0;
+    let split = if is_partitioned { 0 } else { split_values(module) };
     if split > 0 {
         return guess(Status::Annotated, plural(split, "sharded value"));
     }
@@ -238,7 +242,7 @@ pub(super) fn status(module: &Module, facts: &Facts) -> Guess<Status> {
         let reason = plural(facts.collectives, "collective");
         return guess(Status::Partitioned, format!("{reason} with channel_id"));
     }
-    if module.computation_name(module.entry()).ends_with(b"_spmd") {
+    if is_renamed {
         return guess(Status::Partitioned, "the entry computation's name ends in _spmd");
     }
     guess(Status::Unoptimised, "no fusions, no collectives, no shardings beyond parameters")
