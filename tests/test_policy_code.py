@@ -132,7 +132,7 @@ class TestLinesWithSeveralValues:
         named = NAMED.findall(policies.policy(save=line[1:]).code)
         assert len(dict(named)) == len(named) == len(line) - 1
         assert not any("_line_" in name for name, _ in named)
-        assert all(re.search(r"/x\.py:9, result \d of the \d", place) for _, place in named)
+        assert all(re.search(r"/x\.py:9.*, result \d of the \d", place) for _, place in named)
 
     def test_a_value_without_a_line_is_named_by_its_instruction(self, texts):
         text = re.sub(rb" stack_frame_id=\d+", b"", texts["dense_v5e_8"])
@@ -140,8 +140,24 @@ class TestLinesWithSeveralValues:
         policies = hlofast.loads(text).remat().policies
         at = policies.policy("dots_saveable").saved_numbers[0]
         ((_, place),) = NAMED.findall(policies.policy(save=[at]).code)
-        name = policies.savable.to_pylist()[at]["name"]
-        assert place.endswith(f"result of {name}, for which the text has no line")
+        row = policies.savable.to_pylist()[at]
+        opcode = policies.module[row["instruction"]].opcode
+        told = f"{row['shape']}  result of {opcode} %{row['name']}, for which the text has no line"
+        assert place.startswith(told)
+
+    def test_a_product_is_told_from_the_sum_of_its_line(self, texts):
+        text = re.sub(
+            rb"(op_name=\"[^\"]*)/dot_general", rb"\1/bd,df->bf/dot_general", texts["dense_v5e_8"]
+        )
+        for own, ending in ((texts["dense_v5e_8"], ""), (text, ": einsum bd,df->bf")):
+            policies = hlofast.loads(own).remat().policies
+            rows = policies.savable.to_pylist()
+            for at, row in enumerate(rows):
+                places = [place for _, place in NAMED.findall(policies.policy(save=[at]).code)]
+                if row["kind"] in ("matmul", "batched_matmul"):
+                    assert all(f", the product alone{ending}" in place for place in places)
+                else:
+                    assert not any("product" in place for place in places)
 
 
 class TestKernels:

@@ -353,3 +353,36 @@ def test_policies_that_are_left_out_are_told(train_step: Path) -> None:
     told = hlofast.load(train_step, hbm="16GiB").remat()
     assert told.policies is not None or told.no_policies
     assert "policies-left-out" not in {note.code for note in told.notes}
+
+
+def test_gathers_of_updated_weights_have_the_names_of_the_weights() -> None:
+    text = """HloModule m, is_scheduled=true, num_partitions=4, ALIASES
+
+update {
+  a.1 = f32[16,32] parameter(0)
+  b.1 = f32[64,32] parameter(1)
+  i = s32[] constant(0)
+  s = f32[16,32] dynamic-slice(b.1, i, i), dynamic_slice_sizes={16,32}
+  u = f32[16,32] subtract(s, a.1), metadata={op_name="jit(step)/sub"}
+  ROOT t = (f32[16,32], f32[16,32]) tuple(u, a.1)
+}
+
+ENTRY e {
+  p = f32[64,32] parameter(0), metadata={op_name="weights['up']"}
+  x = f32[16,32] parameter(1), metadata={op_name="x"}
+  y = f32[16,32] multiply(x, x), metadata={op_name="jit(step)/jvp()/mul"}
+  g = f32[16,32] multiply(y, x), metadata={op_name="jit(step)/transpose(jvp())/mul"}
+  z = (f32[16,32], f32[16,32]) fusion(g, p), kind=kLoop, calls=update
+  u = f32[16,32] get-tuple-element(z), index=0, metadata={op_name="jit(step)/sub"}
+  a = f32[64,32] all-gather(u), replica_groups=[1,4]<=[4], dimensions={0}
+  c = f32[64,32] copy(a)
+  ROOT t = (f32[64,32], f32[16,32]) tuple(c, y)
+}
+"""
+    for aliases, name in (
+        ("input_output_alias={ {0}: (0, {}, may-alias) }", "weights['up']"),
+        ("input_output_alias={ {9}: (0, {}, may-alias) }", "jit(step)/sub"),
+        ("input_output_alias={ {0}: (9, {}, may-alias) }", "jit(step)/sub"),
+    ):
+        remat = hlofast.loads(text.replace("ALIASES", aliases)).remat()
+        assert f"gathers weights ({name})" in statement(remat, "weight-gathers").text

@@ -208,7 +208,7 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
         f"names = {call}",
         "def policy(primitive, *inputs, **parameters):",
         "    # No name outside a kernel reaches what its backward pass reads.",
-        *(f"    # {printable(row['name'])}: {_place(row)}" for row in own),
+        *(f"    # {printable(row['name'])}: {_place(policy._policies.module, row)}" for row in own),
         *(f"    # This keeps {printable(name)} too." for name in dict.fromkeys(others)),
         f"    if primitive.name in {tuple(found)}:",
         "        return True",
@@ -270,14 +270,14 @@ def _stem(row: Row) -> str:
 
 def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
     """By value that the policy keeps and a name reaches: the name, and how it is given."""
-    every, shared = value_names(rows), {}
+    module, every, shared = policy._policies.module, value_names(rows), {}
     for name, own in of_lines(rows, every).items():
         if len({policy.fates[at] for at in own}) == 1:
             shared.update(dict.fromkeys(own, (name, own)))
     apart: dict[int, str] = {}
     for own in _lines(rows):
         if own[0] not in shared:
-            apart |= _apart(policy._policies.module, rows, own)
+            apart |= _apart(module, rows, own)
     named = {}
     kernels = kept_by_primitive(rows, policy.fates)
     for at in policy.saved_numbers:
@@ -289,10 +289,12 @@ def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
             place = "before anything in the layer reads its input"
         elif at in shared:
             name, own = shared[at]
-            place = f"{_place(rows[own[0]])}, each of the {len(own)} results of this line"
+            place = f"{_place(module, rows[own[0]])}, each of the {len(own)} results of this line"
+            place += _product(rows[own[0]])
         else:
-            place = _place(row) + (f", {apart[at]}" if at in apart else "")
-            merged = _merged(policy._policies.module, row)
+            place = _place(module, row) + (f", {apart[at]}" if at in apart else "")
+            place += _product(row)
+            merged = _merged(module, row)
             if merged:
                 place += f"; XLA computes {merged} matmuls as one here: name the result of each"
         statement = f'x = checkpoint_name(x, "{name}")  # {place}'
@@ -352,11 +354,24 @@ def _merged(module: Module, row: Row) -> int:
     return 0
 
 
-def _place(row: Row) -> str:
+def _place(module: Module, row: Row) -> str:
     # Names of files come from the dump: a line break in one must not become code.
     if row["source_file"]:
-        return printable(f"{row['shape']}  {row['source_file']}:{row['source_line']}")
-    return printable(f"{row['shape']}  result of {row['name']}, for which the text has no line")
+        place = f"{row['source_file']}:{row['source_line']}"
+        return printable(f"{row['shape']}  {place}")
+    opcode = module[row["instruction"]].opcode
+    place = f"result of {opcode} %{row['name']}, for which the text has no line"
+    return printable(f"{row['shape']}  {place}")
+
+
+def _product(row: Row) -> str:
+    """Tells a product from the sum that its line may add it to: `x + einsum(...)`."""
+    if not row["kind"].endswith("matmul"):
+        return ""
+    outer, _, operation = str(row["op_name"] or "").rpartition("/")
+    scope = outer.rpartition("/")[2]
+    is_einsum = "->" in scope and operation == "dot_general"
+    return printable(f", the product alone{f': einsum {scope}' if is_einsum else ''}")
 
 
 def _parted(policy: Policy, names: Mapping[int, str]) -> tuple[list[str], list[str]]:

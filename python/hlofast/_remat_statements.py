@@ -25,6 +25,7 @@ MOST_PROOFS = 64
 MOST_ALIKE = 8
 """Maximum number of statements about all-gathers per fate."""
 SHOWN = 6
+_MOVES = ("copy", "copy-start", "copy-done", "bitcast", "convert", "all-gather-done")
 
 LEAST_GATHER = 1 << 16
 """Bytes below which a kept gather gets no advice: token ids, tables of positions."""
@@ -301,7 +302,12 @@ def _weight_gathers(program: _Tables) -> list[Statement]:
     of = "the all-gather" if total == 1 else f"{count:,} of {total:,} all-gathers"
     if count == total > 1:
         of = "both all-gathers" if count == 2 else f"all {count:,} all-gathers"
-    tensors = list(dict.fromkeys(row["tensor"] or row["name"] for row in weights))
+    replaced = _replaced(program.module)
+    tensors = list(
+        dict.fromkeys(
+            replaced.get(row["instruction"]) or row["tensor"] or row["name"] for row in weights
+        )
+    )
     verb = "gathers weights" if count == 1 else "gather weights"
     text = f"{of} {verb} ({_listed(tensors)})"
     kept = [row for row in weights if row["fate"] == "kept"]
@@ -314,6 +320,29 @@ def _weight_gathers(program: _Tables) -> list[Statement]:
     places = [row["instruction"] for row in weights]
     figures = {"gathers": count, "kept": len(kept), "kept_activations": len(activations)}
     return [program.state("weight-gathers", text, places, None, **figures)]
+
+
+def _replaced(module: Module) -> dict[int, str]:
+    """By row of what a step returns in the buffer of a parameter: the parameter's name.
+
+    An optimizer gathers what it has updated in parts; its operation has no name of the weight.
+    """
+    root = None if module.entry is None else module.entry.root
+    results = list(root.operands) if root is not None and root.opcode == "tuple" else []
+    parameters = {own.parameter_number: own for own in module.entry.instructions} if results else {}
+    found = {}
+    for alias in module.header.get("input_output_alias") or ():
+        parameter = parameters.get(alias.number)
+        name = (
+            None if parameter is None or parameter.metadata is None else parameter.metadata.op_name
+        )
+        if not name or len(alias.output_index) != 1 or alias.output_index[0] >= len(results):
+            continue
+        own = results[alias.output_index[0]]
+        while own.opcode in _MOVES and own.operands:
+            own = own.operands[0]
+        found[own.row] = name
+    return found
 
 
 def _weight_copies(program: _Tables) -> list[Statement]:
