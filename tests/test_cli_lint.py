@@ -82,7 +82,7 @@ def test_names_are_escaped_in_html() -> None:
 
 
 def test_findings_beyond_the_top_are_counted() -> None:
-    path = FIXTURES / "dumps" / "cpu_scanned.after.txt.gz"
+    path = FIXTURES / "dumps" / "tpu_decode.after.txt.gz"
     count = len(hlofast.load(path).lint())
     assert count > 2
     shown = hlofast_command("lint", path, "--top", "2").stdout

@@ -199,13 +199,13 @@ def test_nothing_to_change_is_said_and_a_remedy_is_said_once() -> None:
     (note,) = hlofast.loads(empty.format("")).lint().notes
     assert note.code == "unfinished"
     assert "need the text after optimisation" in note.text
-    module = hlofast.load(FIXTURES / "dumps" / "cpu_scanned.after.txt.gz")
+    module = hlofast.load(FIXTURES / "dumps" / "tpu_decode.after.txt.gz")
     shown = str(module.lint())
-    repeated = [own for own in module.lint() if own.code == "missed-reduce-scatter"]
+    repeated = [own for own in module.lint() if own.code == "loop-invariant-collective"]
     assert len(repeated) > 1
     assert len({own.remedy for own in repeated}) == 1
     assert shown.count(repeated[0].remedy) == 1
-    assert shown.count("as above (missed-reduce-scatter)") == len(repeated) - 1
+    assert shown.count("as above (loop-invariant-collective)") == len(repeated) - 1
     remedies = [own.remedy for own in module.verdict().statements if own.code == repeated[0].code]
     assert remedies[1:] == [""] * (len(repeated) - 1)
 

@@ -20,25 +20,6 @@ pytestmark = pytest.mark.once
 
 FOLDER = FIXTURES / "planted"
 MODELS = (FIXTURES / "planted_models.py", FIXTURES / "planted_kinds.py")
-RULES = (
-    "replicated-compute",
-    "recomputed-twice",
-    "batch-gathered",
-    "logits-in-full",
-    "padding-waste",
-    "offload-waited",
-    "float32-activations",
-    "one-hot-matmul",
-    "undonated-state",
-    "small-updates",
-    "full-rematerialisation",
-    "missed-reduce-scatter",
-    "loop-invariant-collective",
-    "low-precision-in-f32",
-    "widened-weights-kept",
-    "widened-payload",
-    "gathered-twice",
-)
 TWINS = {
     "whole_batch": "none",
     "whole_width": "none",
@@ -50,24 +31,33 @@ TWINS = {
     "one_hot": "none",
     "whole_table": "none",
     "undonated": "none",
+    "whole_state": "none",
+    "apart": "none",
+    "summed_again": "checkpoint_once",
     # Of other kinds: experts; an encoder of images with a decoder of words.
     "experts_of_all": "experts_of_own",
     "memory_again": "memory_once",
 }
+CLEAN = (*TWINS.values(), "offloaded", "narrow_groups", "wide_groups")
 FOUND = {
     "whole_batch": {"replicated-compute", "batch-gathered"},
-    "whole_width": {"replicated-compute"},
+    # Nor are the weights of the MLP split.
+    "whole_width": {"replicated-compute", "replicated-parameter"},
     "checkpoint_twice": {"recomputed-twice"},
-    "logits_in_full": {"logits-in-full", "replicated-compute"},
+    "logits_in_full": {"logits-in-full", "replicated-compute", "replicated-parameter"},
     "padded": {"padding-waste"},
     "parked": {"offload-waited"},
     "wide_stream": {"float32-activations"},
     # Every rank of `model` multiplies by the whole table.
     "one_hot": {"one-hot-matmul", "replicated-compute"},
-    "whole_table": set(),
+    "whole_table": {"replicated-parameter"},
     "undonated": {"undonated-state"},
+    "whole_state": {"replicated-parameter"},
+    "apart": {"reduced-twice"},
+    "summed_again": {"recomputed-collectives"},
     "experts_of_all": {"batch-gathered"},
-    "memory_again": {"loop-invariant-collective"},
+    # Every layer gathers, and the backward pass of each does so anew.
+    "memory_again": {"loop-invariant-collective", "recomputed-collectives"},
 }
 
 
@@ -138,26 +128,18 @@ def xla_bytes(name: str) -> int:
 @pytest.mark.parametrize("name", programs(*TWINS))
 def test_finds_the_fault_and_nothing_else(name: str) -> None:
     fault = name.partition(".")[0]
-    found = {finding.code for finding in module(name).lint() if finding.code in RULES}
-    assert found == FOUND[fault]
+    assert {finding.code for finding in module(name).lint()} == FOUND[fault]
 
 
-@pytest.mark.parametrize(
-    "name", programs(*TWINS.values(), "offloaded", "narrow_groups", "wide_groups")
-)
-def test_silent_on_clean_programs(name: str) -> None:
-    assert [finding.code for finding in module(name).lint() if finding.code in RULES] == []
+@pytest.mark.parametrize("name", programs(*CLEAN))
+def test_clean_programs_have_no_finding_at_all(name: str) -> None:
+    assert list(module(name).lint()) == []
 
 
 def test_every_kind_has_three_programs() -> None:
     kinds = {fault: len(programs(fault)) for fault in TWINS}
-    assert len(kinds) == 12
+    assert len(kinds) == 15
     assert min(kinds.values()) >= 3
-
-
-@pytest.mark.parametrize("name", programs("experts_of_own", "memory_once"))
-def test_clean_programs_have_no_finding_at_all(name: str) -> None:
-    assert list(module(name).lint()) == []
 
 
 @pytest.mark.parametrize("name", programs("memory_again"))
@@ -210,7 +192,7 @@ def test_recomputed_twice(name: str) -> None:
     if name.endswith("unrolled.cpu"):
         change = truth()[name]["flops"] - truth()[twin(name)]["flops"]
         # XLA counts the softmax between the matmuls too.
-        assert change == pytest.approx(finding.flops, rel=0.05)
+        assert change == pytest.approx(finding.flops, rel=0.08)
 
 
 @pytest.mark.parametrize("name", programs("whole_batch"))
@@ -297,26 +279,46 @@ def test_one_hot_matmul(name: str) -> None:
 def test_undonated_state(name: str) -> None:
     [finding] = findings(name, "undonated-state")
     assert any("embedding" in value for value in finding.values)
-    # Parameters and moments: eight arrays per layer or stack, the embedding and the head.
+    # Parameters and moments: six arrays per layer or stack, the embedding and the head.
     stacks = 1 if "scanned" in name else 2
-    assert finding.places == len(set(finding.values)) == 2 * (8 * stacks + 2)
+    assert finding.places == len(set(finding.values)) == 2 * (6 * stacks + 2)
 
 
-@pytest.mark.parametrize("name", programs("whole_table"))
-def test_replicated_embedding(name: str) -> None:
-    found = {value: own for own in findings(name, "replicated-parameter") for value in own.values}
-    whole = found["state['parameters']['embedding']"]
-    assert whole.figures["copies"] == 8
-    beside = findings(twin(name), "replicated-parameter")
-    assert all(own.figures["copies"] < 8 for own in beside if "embedding" in str(own.values))
+@pytest.mark.parametrize("name", programs("whole_table", "whole_state"))
+def test_replicated_parameters(name: str) -> None:
+    found = findings(name, "replicated-parameter")
+    values = {value for own in found for value in own.values}
+    if name.startswith("whole_table"):
+        assert values == {f"state['{kind}']['embedding']" for kind in ("parameters", "moments")}
+    else:
+        stacks = 1 if "scanned" in name else 2
+        # All but the scales of norms, which are small.
+        assert len(values) == 2 * (4 * stacks + 2)
+        assert not any("scale" in value for value in values)
+    copies = 8 if name.startswith("whole_table") else 4 if "crossed" in name else 2
+    assert {own.figures["copies"] for own in found} == {copies}
+    if name.endswith("tpu"):
+        stake = sum(own.bytes or 0 for own in found)
+        # The twin holds gathered weights of a layer besides.
+        assert 0.8 * stake < xla_bytes(name) - xla_bytes(twin(name)) < 1.01 * stake
 
 
-@pytest.mark.parametrize("name", programs("checkpoint_once"))
-def test_recomputed_collectives(name: str) -> None:
-    if name.endswith("cpu"):
-        # XLA for CPUs combines what is recomputed with what is not.
-        return
-    [finding] = findings(name, "recomputed-collectives")
-    plain = name.replace("checkpoint_once", "none")
+@pytest.mark.parametrize("name", programs("apart", "summed_again"))
+def test_sums_over_devices_that_the_twin_spares(name: str) -> None:
+    fault = name.partition(".")[0]
+    [finding] = findings(name, *FOUND[fault])
+    lines = {module(name)[row].source for row in finding.instructions}
+    assert at(fault) in {source.line for source in lines if source is not None}
     every = {"kind": "all-reduce", "axes": "axis_1"}
-    assert finding.bytes == payload(name, **every) - payload(plain, **every)
+    assert finding.bytes == payload(name, **every) - payload(twin(name), **every) > 0
+
+
+def test_reduce_scatters_are_left_to_the_compiler() -> None:
+    # Of one source, XLA for TPUs makes reduce-scatters of gradients, and XLA for CPUs all-reduces.
+    for backend, kind in (("tpu", "reduce-scatter"), ("cpu", "all-reduce")):
+        rows = module(f"none.scanned.{backend}").collectives().to_pylist()
+        gradients = [
+            row for row in rows if row["tensor_kind"] == "gradient" and row["payload"] > 1e5
+        ]
+        assert {row["kind"] for row in gradients} == {kind}
+        assert findings(f"none.scanned.{backend}", "missed-reduce-scatter") == ()

@@ -12,6 +12,9 @@
 //! * The group spans several dimensions of the torus. The all-reduce then uses the links of all of
 //!   them, a reduce-scatter only those of one, and takes as long as the all-reduce. There is nothing
 //!   to gain, so such reductions are not reported, nor others whose cause on TPUs is unknown.
+//!
+//! XLA for CPUs makes no reduce-scatter at all, so what it compiled is left out: of the same program
+//! XLA for TPUs makes them by itself (`tests/fixtures/make_planted.py` compiles both).
 
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
@@ -22,6 +25,7 @@ use crate::Provenance;
 use crate::comms::CollectiveKind;
 use crate::cost::Backend;
 use crate::ir::Row;
+use crate::summary;
 use memchr::memmem;
 
 pub(super) const RULE: Rule = Rule {
@@ -47,7 +51,16 @@ const SQUEEZE: &str = "the TPU compiler turns a reduce-scatter of an array with 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
     let cuts = Cut::all(program, CollectiveKind::AllReduce);
-    sites.extend(cuts.filter_map(|cut| missed(program, &offsets, &cut)));
+    let mut missed = cuts.filter_map(|cut| missed(program, &offsets, &cut)).peekable();
+    if missed.peek().is_some() && !is_compiled_for_cpu(program) {
+        sites.extend(missed);
+    }
+}
+
+fn is_compiled_for_cpu(program: &Program<'_>) -> bool {
+    program.cost.backend == Backend::Cpu
+        && summary::backend(program.module)
+            .is_some_and(|guess| guess.value == summary::Backend::Cpu)
 }
 
 fn missed(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<Site> {

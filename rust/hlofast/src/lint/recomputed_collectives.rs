@@ -77,12 +77,14 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if is_other || count == Some(0) || collective.group_size == Some(1) {
             continue;
         }
-        let bytes = count.and_then(|count| payload.checked_mul(count));
+        let share = Share::of(program, collective);
+        let bytes = count.and_then(|count| share.of_bytes(payload).checked_mul(count));
         let total = totals.get(link as usize).copied().unwrap_or(0);
-        let wire = collective.ring_wire_bytes().and_then(|wire| wire.checked_mul(count?));
+        let wire = collective.ring_wire_bytes();
+        let wire = wire.and_then(|wire| share.of_bytes(wire).checked_mul(count?));
         let kept = count.filter(|_| !is_counted(collective.row)).and_then(|count| {
             let at_once = count / passes.number(collective.outer)?;
-            collective.payload_out?.checked_mul(at_once)
+            share.of_bytes(collective.payload_out?).checked_mul(at_once)
         });
         let mut site = Site::new(collective.row)
             .sum("payload_bytes", bytes.unwrap_or(0))
@@ -98,6 +100,35 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.kind = Some(collective.kind);
         site.is_anywhere = true;
         sites.push(site);
+    }
+}
+
+/// The part of a collective's bytes that belongs to recomputed arrays: XLA combines collectives of
+/// several phases.
+struct Share {
+    again: u64,
+    all: u64,
+}
+
+impl Share {
+    fn of(program: &Program<'_>, collective: &Collective) -> Self {
+        let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
+        let pieces = program.collectives.pieces.get(pieces).unwrap_or_default();
+        let sum = |other: &[Phase]| {
+            let phase = |row: Row| program.attribution.phase.get(row.0 as usize);
+            let own = pieces
+                .iter()
+                .filter(|piece| phase(piece.row).is_none_or(|phase| !other.contains(phase)));
+            own.fold(0u64, |sum, piece| sum.saturating_add(piece.bytes))
+        };
+        let (again, all) = (sum(&[Phase::Forward, Phase::Backward]), sum(&[]));
+        // The text may tell the phase of a collective but not those of its arrays.
+        if again == 0 { Self { again: 1, all: 1 } } else { Self { again, all } }
+    }
+
+    fn of_bytes(&self, bytes: u64) -> u64 {
+        let part = u128::from(bytes) * u128::from(self.again) / u128::from(self.all.max(1));
+        u64::try_from(part).unwrap_or(bytes)
     }
 }
 
