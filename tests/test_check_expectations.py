@@ -97,7 +97,7 @@ class TestExpectations:
             assert not check.ok
 
     def test_forbidden_findings(self) -> None:
-        module = hlofast.load(FIXTURES / "dumps" / "cpu_train_step.after.txt.gz")
+        module = hlofast.load(FIXTURES / "dumps" / "tpu_mixture.after.txt.gz")
         codes = list(module.lint().counts())
         assert codes
         check = hlofast.check(hlofast.Declaration(), module, {"lint.forbid": ["any"]})

@@ -158,6 +158,7 @@ def test_a_file_overrides_and_extends(tmp_path) -> None:
         ("[x]\nclock = 'fast'", "positive number"),
         ("[x]\nlink_count = 1.5", "an integer"),
         ("[x]\ntopology = 'ring'", "topology must be one of"),
+        ("[x]\ntopology = []", "topology must be one of"),
         ("[x]\nflops = 3", "flops must be a table"),
         ("[x]\nflops.bf16 = -3", "flops.bf16"),
         ("[x]\nclock = {value = 1, from = 'me'}", "clock must be a value or"),

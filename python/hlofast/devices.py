@@ -533,7 +533,7 @@ def _checked(where: str, key: str, value: Any) -> float | str:
     if key not in FIGURES:
         raise ValueError(f"{where}: unknown figure {key!r}; known figures: {', '.join(FIGURES)}")
     if key in _TEXTS:
-        if value not in _TOPOLOGIES:
+        if not isinstance(value, str) or value not in _TOPOLOGIES:
             raise ValueError(f"{where}: {key} must be one of {', '.join(_TOPOLOGIES)}")
         return str(value)
     number = _positive(f"{where}: {key}", value)
