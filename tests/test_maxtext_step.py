@@ -341,3 +341,59 @@ class TestFigures:
         effective = run(*LLAMA, *given).select("v5e-256")
         assert effective.memory().expected_peak_bytes is None
         assert any(unknown in why for _, why in effective.verdict().gaps)
+
+
+class TestMasksOfARouter:
+    """Einsums of dispatch and combine (`moe.py` of MaxText 0.2.5, `dense_matmul`)."""
+
+    GIVEN = (
+        "model_name=mixtral-8x7b", "max_target_length=4096", "per_device_batch_size=12",
+        "sparse_matmul=false", "capacity_factor=1.25", "remat_policy=full",
+    )  # fmt: skip
+
+    def test_executed_operations_count_them_and_model_operations_do_not(self):
+        flops = run(*self.GIVEN).select("v6e-256").flops()
+        # Slots of all experts: 8 · 1.25 · 4096 · 2 / 8. Each of 32 layers runs dispatch forward,
+        # again and for its rows, and combine forward, for its rows and for its weights.
+        each = 2 * 4096 * 10_240 * flops.tokens * 32
+        assert flops.routing == 6 * each
+        assert flops.executed == flops.model + flops.recomputed + flops.routing
+        rows = {row["product"]: row for row in flops.table if row["product"] in _EINSUMS}
+        assert [row["forward"] for row in rows.values()] == [each, each]
+        assert [row["backward"] for row in rows.values()] == [each, 2 * each]
+        assert [row["recomputed"] for row in rows.values()] == [each, 0]
+        sums = sum(
+            row["forward"] + row["backward"] + row["recomputed"]
+            for row in flops.table
+            if row["product"] != "attention"
+        )
+        assert sums == flops.matmul + flops.recomputed_matmul + flops.routing
+
+    def test_a_compiled_layer(self):
+        """XLA counts 429.6 GFLOP per device of v5e 2x2 for S=2048, M=2048, E=128, F=768, K=8."""
+        dense = 2 * 3 * 2048 * 768 * 128 * 128
+        assert 2 * 2 * 2048 * 2048 * 128 * 128 + dense == pytest.approx(429.6e9, rel=1e-3)
+        given = ("sparse_matmul=false", "capacity_factor=1", "max_target_length=2048")
+        flops = run("model_name=qwen3-30b-a3b", *given).select("v5e-256").flops()
+        found = [row["forward"] for row in flops.table if row["product"] in _EINSUMS]
+        sequences, layers = flops.tokens // 2048, 48
+        assert found == [2 * 2048 * 2048 * 128 * 128 * sequences * layers] * 2
+
+    def test_grouped_matmuls_have_none(self):
+        for own in ((), ("sparse_matmul=false",)):
+            flops = run("model_name=mixtral-8x7b", *own).select("v5e-256").flops()
+            assert flops.routing == 0
+
+    def test_the_time_leaves_them_out_with_a_note_or_is_unknown(self):
+        own = run(*self.GIVEN).select("v6e-256")
+        told = [row["text"] for row in own.notes if row["path"] == "capacity_factor"]
+        assert len(told) == 1 and "add 14% to those by weights" in told[0]
+        verdict = own.verdict()
+        assert verdict.step_seconds > verdict.compute_seconds
+        wide = ("model_name=qwen3-30b-a3b", "sparse_matmul=false", "capacity_factor=1")
+        verdict = run(*wide).select("v5e-256").verdict()
+        assert verdict.step_seconds is None and verdict.expected_peak_bytes is not None
+        assert any("published step tells their time" in why for _, why in verdict.gaps)
+
+
+_EINSUMS = ("dispatch", "combine")

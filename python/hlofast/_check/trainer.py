@@ -112,7 +112,7 @@ def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Predictio
         add("gathered_bytes", sum(each.payload * each.count for each in weights))
     is_known = None not in (flops.matmul, flops.recomputed_matmul) and not is_staged
     if is_known and effective.devices:
-        total = (flops.matmul or 0) + (flops.recomputed_matmul or 0)
+        total = sum(own or 0 for own in (flops.matmul, flops.routing, flops.recomputed_matmul))
         add("flops", total // effective.devices)
     add("peak_bytes", memory.hbm_lower_bound)
     add("expected_peak_bytes", memory.expected_peak_bytes)

@@ -36,7 +36,7 @@ class StepFlops:
 
     __slots__ = (
         "_implied", "_multiplies_once", "attention", "full_attention", "gaps", "matmul",
-        "parameters", "recomputed_attention", "recomputed_matmul", "tokens",
+        "parameters", "recomputed_attention", "recomputed_matmul", "routing", "tokens",
     )  # fmt: skip
 
     matmul: int | None
@@ -45,6 +45,9 @@ class StepFlops:
     """Causal attention, forward and backward; None if a mask is not modelled."""
     full_attention: int | None
     """Attention over all pairs of tokens, forward and backward."""
+    routing: int | None
+    """Matmuls by the masks of a router (MaxText with dropped tokens): forward, backward and what
+    backward recomputes. They only move rows to experts and back, so `model` leaves them out."""
     recomputed_matmul: int | None
     """Forward matmuls with weights that backward recomputes."""
     recomputed_attention: int | None
@@ -68,7 +71,7 @@ class StepFlops:
         self._implied = implied
         sequences = batch.sequences or 0
         each, is_policy_known = _of_sequence(implied)
-        whole, matmul, attention, again_matmul, again_attention = (
+        whole, matmul, attention, again_matmul, again_attention, routing = (
             operations * sequences for operations in each
         )
         has_batch = is_known and self.tokens is not None and not learner.is_partial
@@ -76,6 +79,7 @@ class StepFlops:
         self.matmul = matmul if has_batch else None
         self.attention = attention if has_batch and not masks else None
         self.full_attention = whole if has_batch else None
+        self.routing = routing if has_policy else None
         self.recomputed_matmul = again_matmul if has_policy else None
         self.recomputed_attention = again_attention if has_policy and not masks else None
 
@@ -93,7 +97,8 @@ class StepFlops:
             name = product.parameter or product.name
             repeated = None if again is None else forward if again else 0
             sizes = (product.layers, product.multiplications)
-            rows.append((name, *sizes, forward, 2 * forward, repeated))
+            backward = (product.mask_gradients or 2) * forward
+            rows.append((name, *sizes, forward, backward, repeated))
         return of_rows(_PRODUCTS, rows)
 
     @property
@@ -130,10 +135,10 @@ class StepFlops:
 
     @property
     def executed(self) -> int | None:
-        """`model` and `recomputed` together."""
-        if self.model is None or self.recomputed is None:
+        """`model`, `routing` and `recomputed` together."""
+        if self.model is None or self.routing is None or self.recomputed is None:
             return None
-        return self.model + self.recomputed
+        return self.model + self.routing + self.recomputed
 
     def mfu(
         self, step_seconds: float | str, devices: int, device: Device, dtype: str = "bf16"
@@ -169,18 +174,23 @@ def _products(implied: Implied) -> list[tuple[Product, int, bool | None]]:
 
 
 @per_policy
-def _of_sequence(implied: Implied) -> tuple[tuple[int, int, int, int, int], bool]:
+def _of_sequence(implied: Implied) -> tuple[tuple[int, ...], bool]:
     """Operations of one sequence, and whether all policies are modelled.
 
-    They are those of attention over all pairs, of matmuls with weights, of causal attention, and
-    those that backward repeats of both.
+    They are those of attention over all pairs, of matmuls with weights, of causal attention, those
+    that backward repeats of both, and all of those by masks of a router.
     """
     length, whole, is_known = implied.batch.length or 0, 0, True
     sums, repeated = {False: 0, True: 0}, {False: 0, True: 0}
+    routing = 0
     for product, forward, again in _products(implied):
         if product.is_attention:
             whole += 6 * product.multiplications * product.layers * length * length
         is_known = is_known and again is not None
+        if product.mask_gradients:
+            routing += (1 + product.mask_gradients + (again or 0)) * forward
+            continue
         sums[product.is_attention] += 3 * forward
         repeated[product.is_attention] += forward if again else 0
-    return (whole, sums[False], sums[True], repeated[False], repeated[True]), is_known
+    of_all = (whole, sums[False], sums[True], repeated[False], repeated[True], routing)
+    return of_all, is_known

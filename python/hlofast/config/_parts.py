@@ -99,7 +99,7 @@ class Product:
 
     __slots__ = (
         "contracted", "is_attention", "is_needed", "is_routed", "joint", "kept_by", "layers",
-        "multiplications", "name", "parameter", "remat", "window",
+        "mask_gradients", "multiplications", "name", "parameter", "remat", "window",
     )  # fmt: skip
 
     def __init__(
@@ -117,7 +117,11 @@ class Product:
         joint: str,
         window: int | None = None,
         is_routed: bool = False,
+        mask_gradients: int = 0,
     ) -> None:
+        self.mask_gradients = mask_gradients
+        """Matmuls of backward, where a router's mask is multiplied; 0 for all others, which have
+        two. Such a matmul only moves rows: `StepFlops.routing` counts it."""
         self.is_routed = is_routed
         """Whether experts compute it: `Parts.moves` has its traffic of activations."""
         self.window = window
@@ -354,6 +358,7 @@ class Collector:
         joint: str | None = None,
         window: int | None = None,
         is_routed: bool = False,
+        mask_gradients: int = 0,
     ) -> None:
         """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
         self._parts.products.append(
@@ -370,6 +375,7 @@ class Collector:
                 joint=self.key(name) if joint is None else joint,
                 window=window,
                 is_routed=is_routed,
+                mask_gradients=mask_gradients,
             )
         )
         self._bounded()

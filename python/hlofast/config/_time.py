@@ -242,7 +242,7 @@ class Demand:
         host = device.per_jax_device("host_bandwidth") if has_host else _HOST_BANDWIDTH
         self.offload = offloaded * rows / host
         """Moving offloaded values in one direction."""
-        self.forward = (flops.model or 0) / 3 / (flops.executed or 1)
+        self.forward = (flops.model or 0) / 3 / ((flops.model or 0) + (flops.recomputed or 0) or 1)
         """Share of the operations that forward runs."""
         self.optimizer = _optimizer_bytes(implied) / memory
         self.gathers = self.reductions = self.activations = self.network = 0.0

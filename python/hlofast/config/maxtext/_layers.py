@@ -355,6 +355,16 @@ def experts(builder: Builder, inner: int, *, router: str = "embed") -> None:
     multiplications = width * _scaled(routed, inner)
     # Rows are sorted by expert, and again where they come from several devices.
     builder.value("sorted", sent)
+    masks = _slots(run, count, chosen)
+    if masks:
+        # Einsums of `dense_matmul` in `moe.py` of MaxText 0.2.5. The mask of dispatch is boolean,
+        # so only its rows have a gradient; combine multiplies by routing weights, which have one.
+        for name, gradients in (("dispatch", 1), ("combine", 2)):
+            kept = ((builder.key("sorted"),),)
+            builder.product(
+                name, None, width * masks, kept, is_needed=name == "dispatch",
+                is_routed=True, mask_gradients=gradients,
+            )  # fmt: skip
     if layout.expert:
         builder.value("received", rows)
     for name in ("wi_0", "wi_1"):
@@ -472,6 +482,18 @@ def _runs(run: Run, count: int, chosen: int) -> float:
         raise UnmodelledError(f"capacity_factor is {capacity!r}")
     # Dense matmuls without dropped tokens compute every expert for every token.
     return count if capacity <= 0 else min(count, chosen * capacity)
+
+
+def _slots(run: Run, count: int, chosen: int) -> int:
+    """Slots of all experts for a sequence, each of which a mask multiplies with each token.
+
+    `generate_masks` of `moe.py` of MaxText 0.2.5; 0 where no masks of slots are made.
+    """
+    capacity = run.get("capacity_factor")
+    if run.flag("sparse_matmul") or capacity <= 0:
+        return 0
+    each = math.ceil(run.size("max_target_length") * chosen / count)
+    return count * int(max(each * capacity, capacity))
 
 
 def _scaled(runs: float, size: int) -> int:

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hlofast.config._parts import Parts
     from hlofast.config._tree import Config
 
 PARAMETERS, STATE, ACTIVATIONS, EXPERTS, TIME, NOTED = range(6)
@@ -72,6 +73,10 @@ _MEANINGS = {
     "trainable_parameters_mask": "frozen parameters have no gradient and no optimizer state",
 }
 """What a key adds, where its name does not tell."""
+_JUDGED_SHARE = 0.15
+"""Largest share that matmuls by masks of a router add to those by weights in a published step:
+`mixtral-8x7b` of `benches/maxtext_accuracy.py`. Its modelled step is 9.5 % too long without them,
+18.7 % with them, so the time of a step leaves them out; with a larger share it is unknown."""
 _SIZE = re.compile(r"(ici|dcn)_(\w+)_parallelism")
 _AXES = {"pipeline": "stage"}
 """Names in keys of sizes that differ from those of mesh axes."""
@@ -103,6 +108,28 @@ def found(config: Config) -> list[Unmodelled]:
             why += ": figures are those without it"
         told.append(Unmodelled(key, ACTIVATIONS if effect == EXPERTS else effect, why))
     return told
+
+
+def routing(parts: Parts) -> tuple[bool, tuple[str, str]] | None:
+    """Whether matmuls by masks of a router leave a time, and key and text of a note on them."""
+    sums = {False: 0, True: 0}
+    for own in parts.products:
+        if not own.is_attention:
+            runs = 1 + (own.mask_gradients or 2)
+            sums[own.mask_gradients > 0] += own.multiplications * own.layers * runs
+    if not sums[True]:
+        return None
+    share = sums[True] / sums[False]
+    text = (
+        f"matmuls by the masks of dispatch and combine add {share:.0%} to those by weights: "
+        "executed FLOPs count them, and the time of a step leaves them out"
+    )
+    if share > _JUDGED_SHARE:
+        text = (
+            f"matmuls by the masks of dispatch and combine add {share:.0%} to those by weights, "
+            f"and no published step tells their time above {_JUDGED_SHARE:.0%}"
+        )
+    return share <= _JUDGED_SHARE, ("capacity_factor", text)
 
 
 def notes(config: Config) -> list[tuple[str, str, str]]:

@@ -148,6 +148,9 @@ class MaxText:
                 learner.gaps.append(place)
             if own.effect in (_unmodelled.STATE, _unmodelled.ACTIVATIONS):
                 told.append(place)
+        masks = _unmodelled.routing(parts)
+        if masks is not None and not masks[0]:
+            untimed.append(masks[1])
         if told:
             gaps += told
             batch.is_placed = False
@@ -317,12 +320,15 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
         near=of_rows(NEAR, ()),
     )
     implied = effective._implied()
-    failing = [*_uneven(implied), *(("fails", path, why) for path, why in implied.fails)]
-    if not failing:
+    told = [*_uneven(implied), *(("fails", path, why) for path, why in implied.fails)]
+    masks = _unmodelled.routing(implied.parts)
+    if masks is not None and masks[0]:
+        told.append(("not-checked", *masks[1]))
+    if not told:
         return effective
     return EffectiveConfig(
         **{name: getattr(effective, name) for name in EffectiveConfig.__slots__ if name != "notes"},
-        notes=of_rows(NOTES, [*notes, *failing]),
+        notes=of_rows(NOTES, [*notes, *told]),
     )
 
 
