@@ -202,3 +202,11 @@ def test_a_policy_that_is_misspelt(tmp_path: Path) -> None:
     run.write_text("remat_policy: minimul\nper_device_batch_size: 6\nglobal_parameter_scale: 16\n")
     done = hlofast_command("check", run, path("16b"), "--instance", "v5e-256")
     assert "did you mean minimal" in done.stdout and "not compared" in done.stdout
+
+
+def test_tiles_of_the_vocabulary_are_told_as_not_checked(dumps) -> None:
+    for given, expected in (((), 0), (("num_vocab_tiling=2",), 1)):
+        check = hlofast.check(declared("16b", *given), dumps["16b"])
+        assert check.ok
+        found = [own for own in check.found("not-declared") if own.subject == "num_vocab_tiling"]
+        assert len(found) == expected

@@ -19,7 +19,7 @@ OTHER = {
     "compile_xla_flags": "--x=1", "shard_mode": "explicit", "engram_layers": [1],
     "attention_output_dim": 768, "moe_expert_input_dim": 768, "mtp_num_layers": 1,
     "mhc_expansion_rate": 4, "num_moe_token_chunks": 2, "num_moe_emb_chunks": 2,
-    "mla_qk_head_chunk_size": 2,
+    "mla_qk_head_chunk_size": 2, "lora_rank": 8,
 }  # fmt: skip
 """Values of the keys of the table that are not switches."""
 
@@ -151,3 +151,60 @@ class TestSizesOfNoAxis:
         assert told == [("no-effect", f"ici_sequence_parallelism=4: {why}")]
         staged = on(base, *LLAMA, "ici_pipeline_parallelism=4")
         assert "no-effect" not in staged.notes.values("kind")
+
+
+class TestFieldsBesideBase:
+    """Keys that base.yml lacks and the types.py beside it has."""
+
+    def run(self, tmp_path, *given):
+        base = newest(tmp_path)
+        fields = ("lora_rank", "use_tunix_gradient_accumulation", "learn_to_init_mode", "a_field")
+        (tmp_path / "types.py").write_text("".join(f"  {own}: int = 0\n" for own in fields))
+        return on(base, *LLAMA, *given)
+
+    @pytest.mark.parametrize("given", ["lora_rank=8", "learn_to_init_mode=true"])
+    def test_parameters_are_unknown(self, tmp_path, given):
+        own = self.run(tmp_path, given)
+        assert own.parameter_count() is None and own.memory().state_bytes is None
+        assert not [row for row in own.notes if "available" in row["text"]]
+
+    def test_micro_batches_of_tunix_leave_no_peak(self, tmp_path):
+        own = self.run(tmp_path, "use_tunix_gradient_accumulation=true")
+        assert own.memory().state_bytes and own.verdict().expected_peak_bytes is None
+
+    def test_another_field_has_a_note(self, tmp_path):
+        own = self.run(tmp_path, "a_field=3")
+        told = [(row["kind"], row["text"]) for row in own.notes]
+        text = "a_field: base.yml lacks this key, which the types.py beside it has"
+        assert [(kind, why.startswith(text)) for kind, why in told] == [("not-checked", True)]
+
+    def test_errors_in_arguments_name_the_base(self, tmp_path):
+        base = newest(tmp_path)
+        given = ("a_key_of_nothing=3", "--base", base, "--json")
+        result = hlofast_command("config", *LLAMA, *given)
+        shown = result.stdout + result.stderr
+        assert result.returncode and str(base) in shown and "MaxText's defaults" not in shown
+
+
+class TestSinksOfLatentAttention:
+    def test_one_per_head_and_layer(self):
+        """`MLA` inherits the constructor of `Attention` (0.2.5): 27 layers of 16 heads."""
+        plain, own = (
+            config.loads("", path="run.yml", overrides=("model_name=deepseek2-16b", *more))
+            for more in ((), ("attention_sink=true",))
+        )
+        assert own.parameter_count() - plain.parameter_count() == 27 * 16
+
+
+class TestUnbalancedContext:
+    def test_all_devices_wait_for_the_last_shard(self, tmp_path):
+        """Of n consecutive shards, causal attention of the last has (2n - 1)/n of the mean work."""
+        given = (*LLAMA, "ici_context_parallelism=4", "attention=flash", "max_target_length=8192")
+        times = []
+        for is_balanced in (True, False):
+            base = newest(tmp_path, context_parallel_load_balance=is_balanced)
+            parts = dict(on(base, *given).verdict().time.parts)
+            times.append(parts)
+        balanced, own = times
+        assert own.pop("attention") == pytest.approx(balanced.pop("attention") * 7 / 4)
+        assert own == balanced

@@ -69,6 +69,10 @@ def _gaps(effective: EffectiveConfig) -> tuple[tuple[str, str], ...]:
     notes = [
         (row["path"] or row["kind"], row["text"]) for row in effective.notes if row["kind"] in kinds
     ]
+    tiles = effective._implied().parts.head_tiles
+    if tiles > 1:
+        text = f"whether the program computes the logits in {tiles} parts is not checked"
+        notes.append(("num_vocab_tiling", text))
     gaps = [*notes, *effective.verdict().gaps]
     return tuple(dict.fromkeys(gaps))
 

@@ -180,7 +180,7 @@ def _read(
     """Returns declaration and limits; prints an error and returns the exit code on failure."""
     import hlofast
 
-    path, expected = configs.named(arguments.config), None
+    path, expected = configs.named(arguments.config, arguments.base), None
     try:
         declaration = read_declaration(
             arguments.config,

@@ -45,9 +45,9 @@ def separated(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [each for each in given if each not in overrides], overrides
 
 
-def named(path: str | None) -> str:
-    """What messages call a FILE argument, or MaxText's defaults."""
-    return DEFAULTS if path is None else path
+def named(path: str | None, base: str | None = None) -> str:
+    """What messages call a FILE argument; without one, the base or MaxText's defaults."""
+    return (base or DEFAULTS) if path is None else path
 
 
 def loaded(path: str | None, overrides: Sequence[str] = (), base: str | None = None) -> Config:
@@ -83,7 +83,8 @@ def read(
     path: str | None, arguments: argparse.Namespace, failures: inputs.Failures
 ) -> Config | None:
     """Returns the config in a FILE argument; prints an error and returns None if there is none."""
-    return _read(path, failures, lambda: loaded(path, arguments.overrides, arguments.base))
+    name = named(path, arguments.base)
+    return _read(name, failures, lambda: loaded(path, arguments.overrides, arguments.base))
 
 
 def read_other(
@@ -93,15 +94,13 @@ def read_other(
     return _read(path, failures, lambda: loaded(path, (), arguments.base))
 
 
-def _read(
-    path: str | None, failures: inputs.Failures, reader: Callable[[], Config]
-) -> Config | None:
+def _read(name: str, failures: inputs.Failures, reader: Callable[[], Config]) -> Config | None:
     from hlofast import config
 
     try:
         return reader()
     except (OSError, ModuleNotFoundError, config.ConfigError) as error:
         # It may be that of another file, such as the base.
-        name = "<stdin>" if path == "-" else named(path)
-        failures.failed(getattr(error, "filename", None) or name, error)
+        own = "<stdin>" if name == "-" else name
+        failures.failed(getattr(error, "filename", None) or own, error)
         return None

@@ -122,7 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
                     if len(machines) == 1:
                         raise
                     # The others can be planned.
-                    failures.failed(configs.named(path), ValueError(f"{name}: {error}"))
+                    failures.failed(
+                        configs.named(path, arguments.base), ValueError(f"{name}: {error}")
+                    )
                     continue
                 if arguments.like is None:
                     is_fitting = is_fitting and plan.best is not None
@@ -148,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise  # The reader closed the pipe.
         except (OSError, ValueError) as error:
             is_misused = is_misused or isinstance(error, ChoiceError)
-            failures.failed(configs.named(path), error)
+            failures.failed(configs.named(path, arguments.base), error)
     if not to_stdout:
         shower.end(failures.errors)
     if unwritten != DONE:

@@ -144,6 +144,10 @@ class Product:
             return length * length // 2
         return self.window * length - self.window * self.window // 2
 
+    def slowest_pairs(self, length: int, shards: int) -> int:
+        """The pairs that all shards of a sequence would multiply, if each had those of the last."""
+        return shards * (self.pairs(length) - self.pairs(length - length // shards))
+
 
 class Value:
     """A value of one layer that backward may need, with `features` elements per token.
@@ -287,9 +291,9 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "attentions", "gaps", "head", "head_tiles", "is_staged", "masks", "moved_axes", "moves",
-        "multiplies_once", "parameters", "pipeline", "products", "scratch", "units", "unmoved",
-        "values",
+        "attentions", "causal_shards", "gaps", "head", "head_tiles", "is_staged", "masks",
+        "moved_axes", "moves", "multiplies_once", "parameters", "pipeline", "products", "scratch",
+        "units", "unmoved", "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -300,6 +304,9 @@ class Parts:
         """Activations that collectives move beside those that products with weights imply."""
         self.moved_axes: set[str] = set()
         """Mesh axes of a sequence's tokens along which `moves` has the traffic of attention."""
+        self.causal_shards = 1
+        """Devices that each compute attention of a consecutive part of a sequence, of which the
+        last has the most earlier tokens; 1 where all have equal work."""
         self.scratch: list[tuple[tuple[Feature, ...], int]] = []
         """Scratch memory of a layer's kernels: features per token and bytes per element."""
         self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []

@@ -467,7 +467,9 @@ def _attention(implied: Implied) -> list[tuple[int, int | None]]:
     for product in implied.parts.products:
         if product.is_attention:
             runs = 4 if implied.is_recomputed(product) else 3
-            each = 2 * product.multiplications * product.pairs(length) * product.layers * runs
+            # All devices wait for the one with the most pairs.
+            pairs = product.slowest_pairs(length, implied.parts.causal_shards)
+            each = 2 * product.multiplications * pairs * product.layers * runs
             kept = (key for keys in product.kept_by for key in keys)
             found.append((each, next((contents[key] for key in kept if key in contents), None)))
     return found

@@ -148,6 +148,8 @@ def _gathered(builder: Builder, groups: int, depth: int, values: int) -> None:
             itemsize=run.itemsize, whole=True,
         )  # fmt: skip
     run.parts.moved_axes.update(axes)
+    if run.get("context_parallel_load_balance") is False:
+        run.parts.causal_shards = parts
 
 
 def _known(run: Run, name: str) -> str | None:
@@ -200,6 +202,9 @@ def _latent(builder: Builder) -> None:
     builder.value("value_proj", *_heads(run, heads, values), saved_as="value_proj", is_product=True)
     both = ((builder.key("key_proj"), builder.key("value_proj")),)
     builder.product("wkv_b", weight, latent * heads * (nope + values), both)
+    if run.flag("attention_sink"):
+        # The constructor of `Attention`, from which `MLA` inherits, makes them.
+        builder.weights("sinks", (heads,), (None,))
     _indexer(builder, rank)
     _mixed(builder, (heads, heads), depth, values, None)
     _output(builder, heads, values)

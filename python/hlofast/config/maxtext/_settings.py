@@ -13,7 +13,7 @@ import os.path
 
 from hlofast._maxtext import DEFAULTS
 from hlofast._names import meant
-from hlofast.config.maxtext import _custom_rule, _tables, _yaml
+from hlofast.config.maxtext import _custom_rule, _tables, _unmodelled, _yaml
 from hlofast.config.maxtext._custom_rule import Custom
 from hlofast.config.maxtext._keys import Keys
 
@@ -315,12 +315,22 @@ def _given(settings: Settings, sources: Sources, known: Keys | None) -> list[str
                 same = [own for own in settings.values if own.replace("_", "") == plain]
                 if same:
                     raise _unknown(key, source, same)
-                name = key if kind == OVERRIDE else source
-                text = f"{name} is not a key that hlofast knows, and no base.yml is available"
-                hint = meant(name, [_like(source, own) for own in settings.values])
-                settings.notes.append(("not-checked", key, text + hint))
+                _note_unknown(settings, key, key if kind == OVERRIDE else source, source, known)
             settings.put(key, value, Origin(kind, source))
     return [*variables, *arguments]
+
+
+def _note_unknown(settings: Settings, key: str, name: str, source: str, known: Keys | None) -> None:
+    """Notes a given key that hlofast does not know; the table without a model tells its own."""
+    if key in _unmodelled.KEYS:
+        return
+    if known is None:
+        text = f"{name} is not a key that hlofast knows, and no base.yml is available"
+        text += meant(name, [_like(source, own) for own in settings.values])
+    else:
+        text = f"{name}: base.yml lacks this key, which the types.py beside it has; what it changes"
+        text += " is not modelled, and figures leave it out"
+    settings.notes.append(("not-checked", key, text))
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:

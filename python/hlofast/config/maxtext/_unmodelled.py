@@ -32,11 +32,17 @@ _OFF: dict[str, tuple[int, tuple[Any, ...]]] = {
     "unquantized_modules": (PARAMETERS, ((),)),
     "weight_block_size": (PARAMETERS, (0,)),
     "training_objective": (PARAMETERS, ("causal_lm",)),
+    "enable_lora": (PARAMETERS, (False,)),
+    "lora_rank": (PARAMETERS, (0,)),
+    "learn_to_init_mode": (PARAMETERS, (False,)),
     "use_dpo": (STATE, (False,)),
     "enable_diloco": (STATE, (False,)),
     "trainable_parameters_mask": (STATE, ((), "")),
     "activations_in_float32": (ACTIVATIONS, (False,)),
     "dropout_rate": (ACTIVATIONS, (0, 0.0)),
+    "cast_logits_to_fp32": (ACTIVATIONS, (True,)),
+    "logits_dot_in_fp32": (ACTIVATIONS, (False,)),
+    "use_tunix_gradient_accumulation": (ACTIVATIONS, (False,)),
     "use_qk_clip": (ACTIVATIONS, (False,)),
     "use_mla_absorbed_mqa": (ACTIVATIONS, (False,)),
     "mla_qk_head_chunk_size": (ACTIVATIONS, (0,)),
@@ -51,6 +57,7 @@ _OFF: dict[str, tuple[int, tuple[Any, ...]]] = {
     "moe_fsdp_use_two_stage_all_gather": (EXPERTS, (False,)),
     "shard_embed_moe_on_fsdp": (EXPERTS, (False,)),
     "moe_dropless_fallback": (EXPERTS, ("", "none", "None")),
+    "use_iota_embed": (TIME, (False,)),
     "dense_fsdp_use_two_stage_all_gather": (TIME, (False,)),
     "optimize_mesh_for_tpu_v6e": (TIME, (False,)),
     "te_comm_gemm_overlap": (TIME, ("disabled",)),
@@ -69,6 +76,13 @@ _OFF: dict[str, tuple[int, tuple[Any, ...]]] = {
 """Keys with what is unknown, and the values that turn them off, of which null is always one."""
 _MEANINGS = {
     "use_dpo": "the reference model, its forward pass and the pairs of sequences are not modelled",
+    "cast_logits_to_fp32": "the loss is modelled with logits in float32",
+    "logits_dot_in_fp32": "the operands and gradients of the head in float32 are not modelled",
+    "use_iota_embed": "the embedding is a matmul by a one-hot matrix, which FLOPs and times do "
+    "not count",
+    "lora_rank": "adapters are not modelled, nor which weights they leave frozen",
+    "enable_lora": "adapters are not modelled, nor which weights they leave frozen",
+    "use_tunix_gradient_accumulation": "the batch is not split as without it",
     "enable_diloco": "the replicas of DiLoCo and their outer optimizer are not modelled",
     "trainable_parameters_mask": "frozen parameters have no gradient and no optimizer state",
 }
@@ -77,6 +91,8 @@ _JUDGED_SHARE = 0.15
 """Largest share that matmuls by masks of a router add to those by weights in a published step:
 `mixtral-8x7b` of `benches/maxtext_accuracy.py`. Its modelled step is 9.5 % too long without them,
 18.7 % with them, so the time of a step leaves them out; with a larger share it is unknown."""
+KEYS = frozenset(_OFF)
+"""The keys of the table."""
 _SIZE = re.compile(r"(ici|dcn)_(\w+)_parallelism")
 _AXES = {"pipeline": "stage"}
 """Names in keys of sizes that differ from those of mesh axes."""
