@@ -110,6 +110,23 @@ class TestLinesWithSeveralValues:
             words = f"m.py:7, result {number + 1} of the {len(line)} of this line, in the order of"
             assert words in place
 
+    def test_every_product_of_a_line_is_named(self, texts):
+        """A line with two einsums: the name goes to the results of both."""
+        text = re.sub(rb" stack_frame_id=\d+", b"", texts["dense_v5e_8"])
+        text = re.sub(rb'(source_file|source_line)=("[^"]*"|\d+) ?', b"", text)
+        for scope, einsum in ((b"attention", b"bqd,dk->bqk"), (b"mlp", b"bd,df->bf")):
+            name = rb'op_name=("[^"]*/' + scope + rb")/dot_general"
+            place = b'source_file="m.py" source_line=7 op_name='
+            text = re.sub(name, place + rb"\1/" + einsum + b"/dot_general", text)
+        policies = hlofast.loads(text).remat().policies
+        rows = policies.savable.to_pylist()
+        line = [at for at, row in enumerate(rows) if row["source_line"] == 7]
+        other = next(at for at, row in enumerate(rows) if row["kind"] == "batched_matmul")
+        named = dict(NAMED.findall(policies.policy(save=[*line, other]).code))
+        (place,) = {own for name, own in named.items() if "_line_" in name}
+        told = "each of the 6 results of this line, the products alone, each by this name: einsum "
+        assert told in place and "bqd,dk->bqk" in place and "einsum bd,df->bf" in place
+
     def test_one_of_them_on_the_host_is_told_apart(self, pair):
         line = pair.savable.to_pylist()[pair.policy("dots_saveable").saved_numbers[0]]
         first, *others = self.matmuls(pair, line["source_line"])

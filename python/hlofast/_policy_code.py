@@ -290,10 +290,10 @@ def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
         elif at in shared:
             name, own = shared[at]
             place = f"{_place(module, rows[own[0]])}, each of the {len(own)} results of this line"
-            place += _product(rows[own[0]])
+            place += _product([rows[one] for one in own])
         else:
             place = _place(module, row) + (f", {apart[at]}" if at in apart else "")
-            place += _product(row)
+            place += _product([row])
             merged = _merged(module, row)
             if merged:
                 place += f"; XLA computes {merged} matmuls as one here: name the result of each"
@@ -364,14 +364,19 @@ def _place(module: Module, row: Row) -> str:
     return printable(f"{row['shape']}  {place}")
 
 
-def _product(row: Row) -> str:
-    """Tells a product from the sum that its line may add it to: `x + einsum(...)`."""
-    if not row["kind"].endswith("matmul"):
+def _product(rows: Sequence[Row]) -> str:
+    """Tells products from the sums that their line may add them to: `x + einsum(...)`."""
+    if not all(row["kind"].endswith("matmul") for row in rows):
         return ""
-    outer, _, operation = str(row["op_name"] or "").rpartition("/")
-    scope = outer.rpartition("/")[2]
-    is_einsum = "->" in scope and operation == "dot_general"
-    return printable(f", the product alone{f': einsum {scope}' if is_einsum else ''}")
+    told = []
+    for row in rows:
+        outer, _, operation = str(row["op_name"] or "").rpartition("/")
+        scope = outer.rpartition("/")[2]
+        if "->" in scope and operation == "dot_general":
+            told.append(f"einsum {scope}")
+    told = list(dict.fromkeys(told)) if len(told) == len(rows) else []
+    text = ", the product alone" if len(told) < 2 else ", the products alone, each by this name"
+    return printable(text + (f": {' and '.join(told)}" if told else ""))
 
 
 def _parted(policy: Policy, names: Mapping[int, str]) -> tuple[list[str], list[str]]:
