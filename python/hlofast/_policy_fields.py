@@ -122,7 +122,7 @@ AGAIN = (
 )
 ERROR = (
     "peaks under other policies are modelled: on 43 scanned programs compiled for TPUs under six "
-    "policies each the median error is 1.9 %, 83 % are within 5 %, 96 % within 12 %, and the worst "
+    "policies each the median error is 1.8 %, 82 % are within 5 %, 96 % within 12 %, and the worst "
     "is 25 %"
 )
 ERROR_CHECKPOINTED = (

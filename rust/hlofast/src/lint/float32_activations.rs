@@ -13,6 +13,7 @@ use super::site::{Rule, Site};
 use super::walk::{Trail, Use, converts, uses};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::cost::Backend;
+use crate::flow::Phase;
 use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
 
 pub(super) const RULE: Rule = Rule {
@@ -33,7 +34,7 @@ const LEAST: u64 = 1 << 16;
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     use CollectiveKind::*;
     let module = program.module;
-    if program.cost.backend == Backend::Cpu && module.is_scheduled() || !has_narrow_weights(module)
+    if program.cost.backend == Backend::Cpu && module.is_scheduled() || !has_narrow_weights(program)
     {
         return;
     }
@@ -79,13 +80,17 @@ fn element_type(module: &Module, row: Row) -> Option<ElementType> {
 }
 
 /// Whether most bytes of floating-point parameters are of 16-bit types. If the step donates its
-/// state, only donated parameters count, because the others are inputs.
-fn has_narrow_weights(module: &Module) -> bool {
+/// state, only donated parameters count, because the others are inputs. What only the optimizer reads, such
+/// as f32 moments of 16-bit weights, is not a weight.
+fn has_narrow_weights(program: &Program<'_>) -> bool {
+    let module = program.module;
+    let phases = &program.attribution.whose(module).phase;
     let (mut narrow, mut all) = (0u64, 0u64);
     let state = donated(module);
     for row in module.parameters(module.entry()) {
         let number = module.parameter_number(row).unwrap_or(u64::MAX);
-        if !state.is_empty() && state.binary_search(&number).is_err() {
+        let is_state = phases.get(row.0 as usize) == Some(&Phase::Optimizer);
+        if is_state || !state.is_empty() && state.binary_search(&number).is_err() {
             continue;
         }
         for leaf in module.shapes().leaves(module.shape(row)) {

@@ -84,7 +84,7 @@ impl Timeline {
         let mut changes = vec![0i64; timeline.bytes.len() + 1];
         for scan in scans {
             for (graph, id) in [(&scan.body, scan.body_id), (&scan.back, scan.back_id)] {
-                join_clones(module, graph, id, values, &mut changes);
+                join_clones(module, graph, id, (values, u32::MAX), &mut changes);
             }
             timeline.shared.push(shared_by(scan, memory, values, sizes));
             let place = module.computation_of(scan.outer()[0]);
@@ -93,8 +93,8 @@ impl Timeline {
             }
             places.push(place);
             if let Some(graph) = Graph::new(module, place, &loops, &mut budget) {
-                join_clones(module, &graph, place, values, &mut changes);
-                keep_shared(&graph, memory, scan, values, sizes, &mut changes);
+                let behind = *scan.back_steps.end();
+                join_clones(module, &graph, place, (values, behind), &mut changes);
             }
         }
         timeline.apply(&changes);
@@ -129,7 +129,7 @@ impl Timeline {
         timeline.apply(moved);
         if timeline.is_pressed {
             let mut changes = vec![0i64; timeline.bytes.len() + 1];
-            join_clones(module, graph, module.entry(), values, &mut changes);
+            join_clones(module, graph, module.entry(), (values, u32::MAX), &mut changes);
             timeline.apply(&changes);
         }
         Some(timeline)
@@ -276,23 +276,25 @@ pub fn add(changes: &mut [i64], steps: RangeInclusive<u32>, bytes: i64) {
     }
 }
 
-/// Joins the live ranges of clones of one value.
+/// Joins the live ranges of clones of one value, but not those before the step `behind` with those after it: a
+/// text that XLA had to rematerialise has clones of the logits behind the backward loop, for the gradient of the
+/// head. In a step that fits, this gradient mostly runs before the loop (not so in `sgd_v5p_8`).
 fn join_clones(
     module: &Module,
     graph: &Graph,
     id: ComputationId,
-    values: &[LiveValue],
+    (values, behind): (&[LiveValue], u32),
     changes: &mut [i64],
 ) {
     let rows = module.computation(id).rows();
-    let mut same: HashMap<u32, Vec<&LiveValue>, BuildMix> = HashMap::default();
+    let mut same: HashMap<(u32, bool), Vec<&LiveValue>, BuildMix> = HashMap::default();
     for value in values.iter().filter(|value| rows.contains(&value.row.0) && value.bytes >= LEAST) {
         if matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While) {
             continue;
         }
         let Some(node) = node_of(graph, value) else { continue };
         if graph.nodes[node as usize].opcode != Opcode::DynamicUpdateSlice {
-            same.entry(node).or_default().push(value);
+            same.entry((node, value.first_step > behind)).or_default().push(value);
         }
     }
     for clones in same.values() {
@@ -305,36 +307,6 @@ fn join_clones(
         add(changes, first..=last, bytes);
         for value in clones {
             add(changes, value.first_step..=value.last_step, -value.bytes);
-        }
-    }
-}
-
-/// Keeps expensive values that products read before and after the backward loop of `scan`.
-fn keep_shared(
-    graph: &Graph,
-    memory: &Memory,
-    scan: &Scan,
-    values: &[LiveValue],
-    sizes: &[i64],
-    changes: &mut [i64],
-) {
-    let (before, after) = (*scan.back_steps.start(), *scan.back_steps.end());
-    let live = values.iter().filter(|value| value.first_step < before && value.last_step > after);
-    let live: HashSet<u32, BuildMix> = live.filter_map(|value| node_of(graph, value)).collect();
-    let mut counted: HashSet<Vec<u32>, BuildMix> = HashSet::default();
-    for (number, node) in (0u32..).zip(&graph.nodes) {
-        let bytes = graph.bytes(number, sizes);
-        if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
-            continue;
-        }
-        let steps = steps_of_products(graph, memory, number);
-        let [first, .., last] = steps[..] else { continue };
-        if first >= before || last <= after || live.contains(&number) || counted.contains(&steps) {
-            continue;
-        }
-        if is_costly(graph, number) {
-            add(changes, first..=after, bytes);
-            counted.insert(steps);
         }
     }
 }
