@@ -336,7 +336,8 @@ def _is_view(own: Instruction) -> bool:
         roots = (called.root for called in own.called_computations)
         return all(root is not None and root.opcode in _SLICES for root in roots)
     if own.opcode == "async-done":
-        return all(_is_view(start) for start in own.operands)
+        starts = own.operands
+        return all(one.opcode == "async-start" and _is_view(one) for one in starts)
     is_joined = own.opcode == "custom-call" and '_target="ConcatBitcast"' in (own.text or "")
     return is_joined or own.opcode in _VIEWS
 
