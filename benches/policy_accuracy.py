@@ -307,7 +307,7 @@ def chosen() -> list[str]:
 
 
 def unlike(name: str) -> list[str]:
-    """Peaks of the train steps of `make_unlike.py` or `make_unlike2.py`: one line each."""
+    """Peaks of a set of train steps of `make_unlike.py` or `make_unlike2.py`: one line each."""
     lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     peaks = {(own["program"], own["policy"]): own["peak"] for own in records}
@@ -520,7 +520,7 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    for name in ("unlike", "unlike2"):
+    for name in ("unlike", "unlike2", "unlike3"):
         print(f"train steps unlike the others: {name}", *unlike(name), sep="\n  ")
     print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
