@@ -60,6 +60,20 @@ def committed() -> list[tuple[dict[str, Any], bytes]]:
     return found
 
 
+def archived(place: Path) -> list[tuple[dict[str, Any], bytes]]:
+    """The record and the text of each variant in an archive that holds both."""
+    with lzma.open(place) as packed, tarfile.open(fileobj=packed) as archive:
+        files = {own.name: file.read() for own in archive if (file := archive.extractfile(own))}
+    records = sorted(name for name in files if name.endswith(".json"))
+    return [(json.loads(files[own]), files[own.replace(".json", ".txt")]) for own in records]
+
+
+def loaded(record: dict[str, Any], text: bytes) -> hlofast.Module:
+    """A variant on its mesh and its chip."""
+    device = device_of(record["chips"])
+    return hlofast.loads(text).with_context(mesh=record["mesh"], device=device)
+
+
 def compiled(folder: Path) -> list[tuple[dict[str, Any], bytes]]:
     """The record and the text of each variant in a folder."""
     places = sorted(folder.glob("*.json"))
@@ -239,23 +253,22 @@ def main() -> None:
     parser.add_argument("--policies", action="store_true", help="judge changes of the policy")
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # Some arrays without a layout; the figures stand.
-    loaded = []
+    every = []
     if given.policies:
         report(judge_policies(), given.pairs, given.json)
         return
     for record, text in committed() if given.texts is None else compiled(given.texts):
         if record["refused"]:
             continue  # XLA itself rematerialises until it gives up.
-        device = device_of(record["chips"])
-        module = hlofast.loads(text).with_context(mesh=record["mesh"], device=device)
-        loaded.append((record, module, figures(module)))
+        module = loaded(record, text)
+        every.append((record, module, figures(module)))
         if "peak" in record:
-            error = loaded[-1][2][0] / record["peak"] - 1
+            error = every[-1][2][0] / record["peak"] - 1
             name = f"{record['program']}.{record['variant']}"
             print(f"{name}: the account of the text is {error:+.4%} off XLA's peak")
     rows = [
         judge(record, module, other, truth)
-        for (record, module, _), (other, _, truth) in itertools.permutations(loaded, 2)
+        for (record, module, _), (other, _, truth) in itertools.permutations(every, 2)
         if record["program"] == other["program"]
     ]
     report(rows, given.pairs, given.json)

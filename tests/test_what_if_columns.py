@@ -9,28 +9,28 @@ from __future__ import annotations
 import csv
 import json
 import lzma
+import sys
 import tarfile
 from types import SimpleNamespace
 
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import CHECKOUT, FIXTURES
 from hlofast import _what_if_padding
 
+sys.path.insert(0, str(CHECKOUT / "benches"))
+
+import what_if_accuracy
+
 Steps = dict[str, hlofast.Module]
-
-
-def files_of(archive: str) -> dict[str, bytes]:
-    """By name: the files of a compressed archive."""
-    with lzma.open(FIXTURES / archive) as packed, tarfile.open(fileobj=packed) as opened:
-        return {entry.name: file.read() for entry in opened if (file := opened.extractfile(entry))}
 
 
 @pytest.fixture(scope="module")
 def steps() -> Steps:
     """By program and variant: the compiled step."""
-    files = files_of("columns.tar.xz")
+    with lzma.open(FIXTURES / "columns.tar.xz") as packed, tarfile.open(fileobj=packed) as archive:
+        files = {own.name: file.read() for own in archive if (file := archive.extractfile(own))}
     return {
         name.removesuffix(".txt"): hlofast.loads(text).with_context(
             mesh=json.loads(files[name.replace(".txt", ".json")]), device="tpu-v5e"
@@ -43,13 +43,11 @@ def steps() -> Steps:
 @pytest.fixture(scope="module")
 def others() -> Steps:
     """By program and variant: the steps of `heads.tar.xz`."""
-    found, files = {}, files_of("heads.tar.xz")
-    for name in (name for name in files if name.endswith(".json")):
-        own = json.loads(files[name])
-        module = hlofast.loads(files[name.replace(".json", ".txt")])
-        device = f"tpu-{own['chips'].partition(':')[0]}"
-        found[name.removesuffix(".json")] = module.with_context(mesh=own["mesh"], device=device)
-    return found
+    texts = what_if_accuracy.archived(FIXTURES / "heads.tar.xz")
+    return {
+        f"{own['program']}.{own['variant']}": what_if_accuracy.loaded(own, text)
+        for own, text in texts
+    }
 
 
 def test_sums_of_matrices_laid_out_by_columns() -> None:

@@ -9,10 +9,7 @@ long for one kernel.
 
 from __future__ import annotations
 
-import json
-import lzma
 import sys
-import tarfile
 from typing import Any
 
 import pytest
@@ -34,10 +31,7 @@ Steps = dict[int, tuple[dict[str, Any], hlofast.Module]]
 def steps() -> Steps:
     """By variant: its sizes, and the compiled step."""
     return {
-        own["variant"]: (
-            own,
-            hlofast.loads(text).with_context(mesh=own["mesh"], device="tpu-v5p"),
-        )
+        own["variant"]: (own, what_if_accuracy.loaded(own, text))
         for own, text in what_if_accuracy.committed()
         if own["program"] == "dots_v5p"
     }
@@ -47,16 +41,9 @@ def steps() -> Steps:
 def orders() -> dict[str, Steps]:
     """By program: the steps of `order.tar.xz`."""
     found: dict[str, Steps] = {}
-    with lzma.open(FIXTURES / "order.tar.xz") as packed, tarfile.open(fileobj=packed) as archive:
-        files = {
-            entry.name: file.read() for entry in archive if (file := archive.extractfile(entry))
-        }
-    for name in files:
-        if name.endswith(".json"):
-            own = json.loads(files[name])
-            module = hlofast.loads(files[name.replace(".json", ".txt")])
-            module = module.with_context(mesh=own["mesh"], device="tpu-v5e")
-            found.setdefault(own["program"], {})[own["variant"]] = (own, module)
+    for own, text in what_if_accuracy.archived(FIXTURES / "order.tar.xz"):
+        step = own, what_if_accuracy.loaded(own, text)
+        found.setdefault(own["program"], {})[own["variant"]] = step
     return found
 
 

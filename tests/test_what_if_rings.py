@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-import lzma
 import sys
-import tarfile
 from typing import Any
 
 import pytest
@@ -31,20 +28,9 @@ Step = tuple[dict[str, Any], hlofast.Module]
 def steps() -> dict[str, list[Step]]:
     """By program: the record and the step of each variant."""
     found: dict[str, list[Step]] = {}
-    with lzma.open(FIXTURES / "rings.tar.xz") as packed, tarfile.open(fileobj=packed) as archive:
-        files = {}
-        for entry in archive:
-            file = archive.extractfile(entry)
-            assert file is not None
-            files[entry.name] = file.read()
-    texts = [
-        (json.loads(files[name]), files[name.replace("json", "txt")])
-        for name in sorted(files)
-        if name.endswith("json")
-    ]
+    texts = what_if_accuracy.archived(FIXTURES / "rings.tar.xz")
     for own, text in (*texts, *what_if_accuracy.committed()):
-        device = what_if_accuracy.device_of(own["chips"])
-        module = hlofast.loads(text).with_context(mesh=own["mesh"], device=device)
+        module = what_if_accuracy.loaded(own, text)
         found.setdefault(own["program"], []).append((own, module))
     return found
 
