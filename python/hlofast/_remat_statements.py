@@ -26,6 +26,7 @@ MOST_ALIKE = 8
 """Maximum number of statements about all-gathers per fate."""
 SHOWN = 6
 _MOVES = ("copy", "copy-start", "copy-done", "bitcast", "convert", "all-gather-done")
+"""Opcodes between a gather of an updated weight and the result of the step."""
 
 LEAST_GATHER = 1 << 16
 """Bytes below which a kept gather gets no advice: token ids, tables of positions."""

@@ -13,7 +13,7 @@ import re
 from math import prod
 
 from hlofast import _memory
-from hlofast._what_if_heads import gathered_again, split_heads
+from hlofast._what_if_heads import of_one_head
 from hlofast._what_if_lookup import of_lookup
 from hlofast._what_if_padding import is_halo
 from hlofast._what_if_waiting import waiting
@@ -352,8 +352,8 @@ class _Choices:
         halos = {row["axes"] for row in self.rows if is_halo(row)}
         lookups = self.result._lookups
         known = {*lookups.removed, *lookups.kept} if lookups is not None else set()
-        padding, again = self.result._padding, gathered_again(self.result, self.rows)
-        split = split_heads(self.result)
+        padding = self.result._padding
+        again, split = of_one_head(self.result, self.rows)
         for row in self.rows:
             reason = None
             if padding.halos.get(row["name"]) in padding.known:

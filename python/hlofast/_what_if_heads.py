@@ -24,41 +24,33 @@ if TYPE_CHECKING:
     from hlofast._what_if_symbols import Symbol
 
 
-def gathered_again(result: WhatIf, rows: list[dict[str, Any]]) -> set[str]:
-    """Names of gathers that may become two, or of which one may vanish, on another mesh."""
+def of_one_head(result: WhatIf, rows: list[dict[str, Any]]) -> tuple[set[str], set[str]]:
+    """What another mesh may change where a device has one head.
+
+    Returns the names of gathers that may become two or of which one may vanish, and the mesh axes
+    along which one head would be split.
+    """
     old, new = result.mesh, result.new_mesh
     if old is None or new in (None, old):
-        return set()
+        return set(), set()
     heads = [own for own in result.symbols if own.role == "heads"]
-    if all(old.shape.get(axis) == new.shape.get(axis) for axis in _axes(result)):
-        return set()
+    axes = {axis for own in heads for axis in own.axes}
+    if all(old.shape.get(axis) == new.shape.get(axis) for axis in axes):
+        return set(), set()
     before = _has_one(result, result.module, old.shape, lambda own: own.size)
+    grown = {own for own in axes if new.shape.get(own, 1) > old.shape.get(own, 1)}
     asked = result.asked
     if not before and not _has_one(
         result, result.changed, new.shape, lambda own: int(asked.get(own.number, own.size))
     ):
-        return set()
+        return set(), set()
     tensors = {name for own in heads for name, _ in own.parameters}
     gathers: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if row["kind"] == "all-gather" and row["tensor"] in tensors:
             gathers.setdefault(row["tensor"], []).append(row)
-    return {row["name"] for own in gathers.values() if _may_share(result, own) for row in own}
-
-
-def split_heads(result: WhatIf) -> set[str]:
-    """The mesh axes along which one head would be split."""
-    old, new = result.mesh, result.new_mesh
-    if old is None or new in (None, old):
-        return set()
-    grown = {own for own in _axes(result) if new.shape.get(own, 1) > old.shape.get(own, 1)}
-    if not grown or not _has_one(result, result.module, old.shape, lambda own: own.size):
-        return set()
-    return grown
-
-
-def _axes(result: WhatIf) -> set[str]:
-    return {axis for own in result.symbols if own.role == "heads" for axis in own.axes}
+    again = {row["name"] for own in gathers.values() if _may_share(result, own) for row in own}
+    return again, grown if before else set()
 
 
 def _has_one(

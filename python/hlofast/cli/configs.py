@@ -75,8 +75,8 @@ def loaded(path: str | None, overrides: Sequence[str] = (), base: str | None = N
 
 def own_instance(config: Config, devices: int | None) -> EffectiveConfig | None:
     """The config on the instance that it names (compile_topology in MaxText), if it names one."""
-    named = config.select_all(devices)
-    return named[0] if len(named) == 1 and named[0].instance.device is not None else None
+    found = config.select_all(devices)
+    return found[0] if len(found) == 1 and found[0].instance.device is not None else None
 
 
 def read(

@@ -76,7 +76,7 @@ def _names(folder: str) -> set[str]:
     try:
         return {name[: -len(_SUFFIX)] for name in os.listdir(folder) if name.endswith(_SUFFIX)}
     except OSError:
-        return set()
+        return set()  # MaxText before 0.2.1 has no such folder; `found` then says what it needs.
 
 
 def apply(settings: Settings) -> None:

@@ -48,6 +48,6 @@ class Keys:
                     with self._sources.opened(os.path.join(self._folder, _TYPES)) as file:
                         text = file.read(_MOST_BYTES)
                 except (OSError, ValueError):
-                    text = b""
+                    text = b""  # MaxText 0.1 has no such file; then `base.yml` has all keys.
                 self._fields = frozenset(own.decode() for own in _FIELD.findall(text))
         return self._fields

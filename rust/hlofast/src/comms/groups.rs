@@ -488,7 +488,7 @@ fn lists_text(lists: &[Vec<u64>]) -> String {
         text.push_str(if at == 0 { "{" } else { ",{" });
         for (at, number) in list.iter().enumerate() {
             text.push_str(if at == 0 { "" } else { "," });
-            let _ = write!(text, "{number}");
+            let _ = write!(text, "{number}"); // Writing to a string does not fail.
         }
         text.push('}');
     }

@@ -383,7 +383,7 @@ impl Policies {
             || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
     }
 
-    /// What the scans run over: layers, if any scan runs over layers or there is no scan.
+    /// What the scans run over. It is layers if one of them runs over layers, and without scans.
     pub fn iteration(&self, module: &Module) -> Iteration {
         let of = self.scans.iter().map(|scan| Iteration::of(module, scan));
         of.min().unwrap_or(Iteration::Layer)
