@@ -99,6 +99,11 @@ def nameless() -> dict[tuple[str, str], bytes]:
     return every | keyed(policy_texts.unpack("nameless"))
 
 
+def roomy() -> dict[tuple[str, str], bytes]:
+    """By program and policy: texts of programs that take a small part of their chip's memory."""
+    return keyed(policy_texts.unpack("roomy"))
+
+
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
     """By program and policy: texts before optimisation, of `folder` or the committed ones."""
     return keyed(policy_texts.unpack("lowered")) if folder is None else read_all(folder)
@@ -150,8 +155,9 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
     moved = offloaded()
-    for (program, policy), own in policy_texts.pairs("offloaded").items():
-        compiled[program][policy] = own["peak"]
+    for name in ("offloaded", "roomy"):
+        for (program, policy), own in policy_texts.pairs(name).items():
+            compiled.setdefault(program, {})[policy] = own["peak"]
     loops = nameless()
     loops_before = {
         (program, own): policy_texts.without_scopes(text)
@@ -159,7 +165,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
         if own == "none" and policy_texts.kind_of(program) == "unrolled"
     }
     sets = (
-        ("after", plain | checkpointed() | in_groups()),
+        ("after", plain | checkpointed() | in_groups() | roomy()),
         ("after", moved),
         ("after", loops),
         ("before", before),
@@ -479,6 +485,7 @@ def main() -> None:
     grouped = [row for row in every if row["optimisation"] == "before" and row["kind"] == "groups"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
+        "small programs": [row for row in after if row["kind"] == "roomy"],
         "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
         "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],

@@ -9,6 +9,9 @@ use crate::ir::csr::Csr;
 use crate::ir::{Opcode, Row};
 use std::ops::RangeInclusive;
 
+/// Limit on the nodes between a product and what its fusion makes of it.
+const MOST_BETWEEN: usize = 64;
+
 /// What no policy changes about a scan.
 #[derive(Debug)]
 pub struct Fixed {
@@ -17,7 +20,7 @@ pub struct Fixed {
     pub visited: Vec<u32>,
     /// By visited node: the visited nodes that it reads.
     pub operands: Csr,
-    /// By node of the forward body: its bytes.
+    /// By node of the forward body: its bytes, of a product what is in memory when it runs again.
     pub bytes: Vec<i64>,
     /// By node: whether XLA keeps its value in memory.
     pub is_heavy: Vec<bool>,
@@ -63,7 +66,7 @@ impl Fixed {
         Fixed {
             visited,
             operands,
-            bytes: nodes.map(|node| body.bytes(node, sizes)).collect(),
+            bytes: nodes.map(|node| bytes_again(scan, node, sizes)).collect(),
             is_heavy: body.nodes.iter().map(|node| is_heavy(node.opcode)).collect(),
             is_input: savable_of.iter().map(|own| own.is_some_and(is_input)).collect(),
             narrow,
@@ -145,4 +148,40 @@ fn contracted(body: &Graph, is_part: &[bool]) -> (Vec<u32>, Csr) {
         operands.offsets.push(operands.items.len() as u32);
     }
     (visited, operands)
+}
+
+/// The bytes that are in memory when a node runs again. Where one fusion makes scores of attention, their maxima
+/// and the exponentials, it leaves the exponentials and not the scores. With a mask, XLA for TPUs writes the
+/// scores when they run again, although one fusion makes all three in the forward pass.
+fn bytes_again(scan: &Scan, node: u32, sizes: &[i64]) -> i64 {
+    let body = &scan.body;
+    let own = &body.nodes[node as usize];
+    let exponentials = scan.stack_nodes.iter().copied().filter(|stack| {
+        let other = &body.nodes[*stack as usize];
+        other.opcode == Opcode::Exponential && other.outer == own.outer
+    });
+    let is_made = |stack: &u32| own.opcode.is_matmul() && is_of_one_kernel(body, *stack, node);
+    let bytes = exponentials.filter(is_made).map(|stack| body.bytes(stack, sizes)).max();
+    bytes.unwrap_or_else(|| body.bytes(node, sizes))
+}
+
+/// Whether the fusion of a product makes the maxima that `exponential` needs too, and no mask lies between.
+fn is_of_one_kernel(body: &Graph, exponential: u32, product: u32) -> bool {
+    let outer = body.nodes[product as usize].outer;
+    let (mut has_maxima, mut opened) = (false, 0);
+    let mut open = vec![exponential];
+    while let Some(at) = open.pop() {
+        let own = &body.nodes[at as usize];
+        if at == product || own.element.is_some() {
+            continue;
+        }
+        opened += 1;
+        let is_apart = is_heavy(own.opcode) && own.outer != outer;
+        if opened > MOST_BETWEEN || is_apart || own.opcode == Opcode::Select {
+            return false;
+        }
+        has_maxima |= matches!(own.opcode, Opcode::Reduce | Opcode::ReduceWindow);
+        open.extend(body.operands(at));
+    }
+    has_maxima
 }

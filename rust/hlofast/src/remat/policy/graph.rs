@@ -303,6 +303,11 @@ impl Builder<'_, '_> {
                 Value::Many(many) => many.elements.first().cloned().unwrap_or_default(),
                 value => value,
             },
+            Opcode::Bitcast if self.is_lane(row, &operand(0)) => {
+                let lane = self.opaque(row, outer, Opcode::Slice, &[operand(0)]);
+                self.pack(&lane);
+                lane
+            }
             // JAX rounds values that a policy saves to the precision that they have.
             Opcode::Bitcast
             | Opcode::Copy
@@ -389,6 +394,27 @@ impl Builder<'_, '_> {
             }
         }
         Value::One(node)
+    }
+
+    /// Whether a bitcast takes one lane of a value: its result has fewer elements.
+    fn is_lane(&self, row: Row, value: &Value) -> bool {
+        let elements = |shape| self.module.shapes().array(shape).and_then(|own| own.elements());
+        let whole = value.node().map(|node| self.graph.nodes[node as usize].shape);
+        match (elements(self.module.shape(row)), whole.and_then(elements)) {
+            (Some(own), Some(whole)) => own < whole,
+            _ => false,
+        }
+    }
+
+    /// Counts a lane without the lanes beside it: a copy packs it before it is kept.
+    fn pack(&mut self, lane: &Value) {
+        let Some(node) = lane.node() else { return };
+        let array = self.module.shapes().array(self.graph.nodes[node as usize].shape);
+        let bits =
+            array.and_then(|own| own.elements()?.checked_mul(own.element_type.bits().into()));
+        if let Some(bytes) = bits.and_then(|bits| i64::try_from(bits.div_ceil(8)).ok()) {
+            self.graph.own_bytes.insert(node, bytes);
+        }
     }
 
     fn parameter(&mut self, row: Row, number: usize) -> Value {

@@ -19,7 +19,10 @@ pub fn kept_bytes(graph: &Graph, node: u32, sizes: &[i64]) -> i64 {
     if !is_result(graph, node) || !is_all {
         return whole;
     }
-    let read = users.iter().map(|slice| {
+    // Parts that are fetched one by one and joined again are slices without users.
+    let is_read = |slice: &&u32| !graph.users(**slice).is_empty();
+    let is_any_read = users.iter().any(|slice| is_read(&slice));
+    let read = users.iter().filter(|slice| !is_any_read || is_read(slice)).map(|slice| {
         let own = graph.bytes(*slice, sizes);
         let readers = graph.users(*slice);
         match readers.iter().all(|reader| is(graph, *reader, Opcode::Reduce)) {

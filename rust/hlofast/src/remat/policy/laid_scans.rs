@@ -125,6 +125,7 @@ impl Layout<'_> {
             body_steps: body_steps.all,
             back_steps: back_steps.all,
             late: Late::default(),
+            is_in_rings: false,
         })
     }
 }

@@ -114,16 +114,24 @@ impl Late {
     }
 }
 
+/// Whether products of a body run in loops around rings, which no loop of the program is.
+pub fn is_in_rings(module: &Module, body: &Graph) -> bool {
+    (0u32..).zip(&body.nodes).any(|(node, own)| {
+        let is_in_loop = own.opcode.is_matmul() && module.opcode(own.outer) == Opcode::While;
+        is_in_loop && !body.within.contains_key(&node)
+    })
+}
+
 /// The devices from which a body gathers weights; `MANY` where products run in loops around rings.
 fn gathered_from(module: &Module, body: &Graph, is_fixed: &[bool]) -> i64 {
     let elements = |node: u32| {
         let array = module.shapes().array(body.nodes[node as usize].shape);
         array.and_then(|array| array.elements()).and_then(|own| i64::try_from(own).ok())
     };
+    if is_in_rings(module, body) {
+        return MANY;
+    }
     let ways = (0u32..).zip(&body.nodes).filter_map(|(node, own)| {
-        if own.opcode.is_matmul() && module.opcode(own.outer) == Opcode::While {
-            return Some(MANY);
-        }
         let is_gather = own.opcode == Opcode::AllGather && is_fixed[node as usize];
         let source = *body.operands(node).first().filter(|_| is_gather)?;
         elements(node)?.checked_div(elements(source)?)

@@ -5,7 +5,7 @@ use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
 use super::inner::is_only_stacked;
-use super::late::Late;
+use super::late::{Late, is_in_rings};
 use super::loaded::readers;
 use super::named::loops_around;
 use super::pairs::{most_read, trips_of};
@@ -70,6 +70,8 @@ pub struct Scan {
     pub back_steps: RangeInclusive<u32>,
     /// The gradients of weights that wait in the text, or would under other policies; none but on TPUs.
     pub late: Late,
+    /// Whether products run in loops around rings.
+    pub is_in_rings: bool,
 }
 
 impl Scan {
@@ -380,6 +382,7 @@ impl Finder<'_> {
         });
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
+        let is_in_rings = is_in_rings(module, &body);
         let late = match self.may_move {
             true => {
                 let loops = ([&body, &back], backward);
@@ -429,6 +432,7 @@ impl Finder<'_> {
             body_steps,
             back_steps,
             late,
+            is_in_rings,
         })
     }
 

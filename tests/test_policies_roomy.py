@@ -1,0 +1,53 @@
+"""Checkpoint policies of programs that take a small part of their chip's memory."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from test_policies import BUILT_IN
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, dict[str, float]]:
+    """By program and policy: how far the modelled peak is from that of the compiled program."""
+    compiled = policy_texts.pairs("roomy")
+    found: dict[str, dict[str, float]] = {}
+    for name, text in policy_texts.unpack("roomy").items():
+        program = name.removesuffix(".none")
+        policies = hlofast.loads(text).remat().policies
+        assert policies is not None and policies.peak == compiled[program, "none"]["peak"]
+        found[program] = {
+            policy: policies.policy(called).peak / compiled[program, policy]["peak"] - 1
+            for policy, called in BUILT_IN.items()
+        }
+    return found
+
+
+def test_peaks_are_those_of_the_compiled_programs(errors):
+    every = [abs(error) for own in errors.values() for error in own.values()]
+    assert len(every) == 63
+    assert sum(error <= 0.05 for error in every) >= 0.75 * len(every)
+    assert max(every) <= 0.12
+
+
+def test_a_policy_that_saves_products_keeps_the_order_of_the_text(errors):
+    """The head's gradient waits behind the backward loop, as in the text, and the logits with it."""
+    for policy in ("dots", "plain_dots"):
+        assert abs(errors["roomy_model_v5e_8"][policy]) <= 0.02
+
+
+def test_a_policy_that_saves_nothing_frees_values_early(errors):
+    """The head's gradient runs before the backward loop, unlike in the text."""
+    assert abs(errors["roomy_model_v5e_8"]["nothing"]) <= 0.02
+
+
+def test_products_in_loops_around_rings_keep_the_order_of_the_text(errors):
+    for program in ("roomy_dense_v5e_16", "roomy_gelu_v6e_8", "held_roomy_vision_v6e_8"):
+        assert abs(errors[program]["nothing"]) <= 0.05, program
