@@ -142,6 +142,19 @@ def _register_module_class(class_: type[Module]) -> None:
 def _register_error_class(class_: type[ParseError]) -> None:
     """Makes every later fault an instance of `class_`."""
 
+def _watch_interrupts(code: int) -> None:
+    """Ends the process with `code` soon after SIGINT, also while the main thread is in the core.
+
+    Without effect outside the main thread, on Windows, and if SIGINT has another handler than
+    Python's own.
+    """
+
+def _temporary(path: str, exists: bool) -> None:
+    """Notes a temporary file or folder, which such an end removes, or that it is gone."""
+
+def _interrupted(*_arguments: object) -> None:
+    """The handler of SIGINT: raises `KeyboardInterrupt`, and notes that it did."""
+
 def _devices_together(module: Module) -> int:
     """Number of devices that the shapes of `module` cover together; 1 if they are the shapes of one
     device.

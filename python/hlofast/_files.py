@@ -6,6 +6,8 @@ import os
 import stat
 from contextlib import contextmanager
 
+from hlofast import _core
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,7 +72,7 @@ def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
         with open(path, "wb") as device:
             yield device
         return
-    with open(temporary, "xb") as file:
+    with noted(temporary), open(temporary, "xb") as file:
         try:
             yield file
             file.close()
@@ -78,6 +80,20 @@ def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
         except BaseException:
             os.unlink(temporary)
             raise
+
+
+@contextmanager
+def noted(temporary: str) -> Iterator[None]:
+    """Has an interrupt that ends the process at once remove this file or folder.
+
+    The block removes it itself, however else it ends.
+    """
+    place = os.path.abspath(temporary)
+    _core._temporary(place, True)
+    try:
+        yield
+    finally:
+        _core._temporary(place, False)
 
 
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")

@@ -8,7 +8,7 @@ import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from hlofast import _core, _text
+from hlofast import _core, _files, _text
 from hlofast._profiles import load_profile
 from hlofast.errors import ParseError
 
@@ -81,7 +81,7 @@ def modules_of(
     """
     seconds = _seconds(profile)
     if dump is None and Path(path).is_file() and zipfile.is_zipfile(path):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _files.noted(folder):
             _unpacked(path, folder, seconds)
             yield _modules(path, folder, profile, seconds, name, most)
     else:

@@ -10,7 +10,7 @@ import warnings
 from importlib import import_module
 from io import TextIOWrapper
 
-from hlofast import _scan, _text
+from hlofast import _core, _scan, _text
 from hlofast._core import Field
 from hlofast._extras import library
 from hlofast._files import replacing
@@ -61,6 +61,7 @@ class Query:
 
         self.sql = sql
         self._scratch = tempfile.TemporaryDirectory(prefix="hlofast-")
+        _core._temporary(self._scratch.name, True)
         self._tables: tuple[str, ...] = ()
         try:
             self._connection = self._duckdb.connect(
@@ -78,15 +79,19 @@ class Query:
                 self._connection.close()
                 raise
         except BaseException:
-            self._scratch.cleanup()
+            self._clean_up()
             raise
+
+    def _clean_up(self) -> None:
+        self._scratch.cleanup()
+        _core._temporary(self._scratch.name, False)
 
     def __enter__(self) -> Query:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._connection.close()
-        self._scratch.cleanup()
+        self._clean_up()
 
     def _open(self, scan: Scan) -> None:
         """Registers the tables, then locks out all other access."""

@@ -1,8 +1,10 @@
 """The command line: one file per verb, imported only when the verb is used.
 
-A verb's file offers `configure(parser)` and `run(arguments) -> int`. Exit codes: 0 done,
-1 findings (what the caller asked to fail on, or differences), 2 wrong usage, 3 an input could not
-be read or an output could not be written, 70 internal error, 130 interrupted.
+A verb's file offers `configure(parser)` and `run(arguments) -> int`. An interrupt ends the process
+within a moment, unless the file sets `ENDS_ITSELF`.
+
+Exit codes: 0 done, 1 findings (what the caller asked to fail on, or differences), 2 wrong usage,
+3 an input could not be read or an output could not be written, 70 internal error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -163,13 +165,18 @@ def parser_of(verb: str, prog: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _run_verb(verb: str, argv: list[str], prog: str | None = None) -> int:
+def _run_verb(verb: str, argv: list[str], prog: str | None, is_process: bool) -> int:
     parser = parser_of(verb, prog)
     module = sys.modules[f"hlofast.cli.{file_of(verb)}"]
     # Arguments such as KEY=VALUE may stand between options.
     is_mixed = getattr(module, "IS_MIXED", False)
     parse = parser.parse_intermixed_args if is_mixed else parser.parse_args
-    return int(module.run(parse(_with_negatives(parser, argv))))
+    arguments = parse(_with_negatives(parser, argv))
+    if is_process and not getattr(module, "ENDS_ITSELF", False):
+        from hlofast import _core
+
+        _core._watch_interrupts(INTERRUPTED)
+    return int(module.run(arguments))
 
 
 def _with_negatives(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
@@ -191,11 +198,11 @@ def _with_negatives(parser: argparse.ArgumentParser, argv: list[str]) -> list[st
     return joined
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], is_process: bool) -> int:
     first = argv[0] if argv else ""
     first = ALIASES.get(first, first)
     if first in VERBS:
-        return _run_verb(first, argv[1:])
+        return _run_verb(first, argv[1:], None, is_process)
     if first == "help":
         return _help(argv[1:])
     parser = _top_level()
@@ -209,7 +216,7 @@ def _run(argv: list[str]) -> int:
             print(f"hlofast {hlofast.__version__}")
         return DONE
     if first.startswith("-") or os.path.lexists(first) or "/" in first or "." in first:
-        return _run_verb("verdict", argv, "hlofast")
+        return _run_verb("verdict", argv, "hlofast", is_process)
     return _refuse(parser, first, f"{first!r} is neither a verb nor a file")
 
 
@@ -271,14 +278,17 @@ def _internal_error(error: BaseException) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command line `argv` (default: `sys.argv`) and returns the exit code."""
+    """Runs the command line `argv` (default: `sys.argv`) and returns the exit code.
+
+    Without `argv`, the process is taken to be the command line's own: an interrupt ends it at once.
+    """
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Some encodings lack characters that tables use; only those are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            code = _run(sys.argv[1:] if argv is None else argv)
+            code = _run(sys.argv[1:] if argv is None else argv, is_process=argv is None)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:

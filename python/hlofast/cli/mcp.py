@@ -12,6 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+ENDS_ITSELF = True
+"""A server answers until its input ends."""
+
 EXAMPLES = """\
 examples:
   hlofast mcp --root dumps/

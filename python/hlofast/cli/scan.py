@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hlofast._scan import Scan, Scanner
     from hlofast.ray import Cluster
 
+ENDS_ITSELF = True
+"""Finished parts are kept, and a running file may end."""
+
 EXAMPLES = """\
 examples:
   hlofast scan dumps/                              programs, files and unreadable files

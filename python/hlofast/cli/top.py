@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hlofast._result import Result
     from hlofast._top.app import Top
 
+ENDS_ITSELF = True
+"""The view restores the terminal."""
+
 EXAMPLES = """\
 examples:
   hlofast top module_0042.jit_train_step.after_optimizations.txt

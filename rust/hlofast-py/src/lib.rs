@@ -14,6 +14,7 @@ mod field;
 mod held;
 mod html;
 mod instruction;
+mod interrupt;
 mod lint;
 mod literal;
 mod loading;
@@ -78,6 +79,8 @@ mod _core {
     use crate::field::{_restore_field, Field};
     #[pymodule_export]
     use crate::instruction::Instruction;
+    #[pymodule_export]
+    use crate::interrupt::{_interrupted, _temporary, _watch_interrupts};
     #[pymodule_export]
     use crate::lint::{_lint_options, _lint_rules};
     #[pymodule_export]
