@@ -405,7 +405,9 @@ fn parse_whole(source: &Source, options: &Options) -> crate::error::Result<Modul
 pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     let each = || outcomes.iter();
     let entry = |outcome: &Outcome| &survey.found[outcome.file as usize];
-    let name = |outcome: &Outcome| name::parse(&entry(outcome).name);
+    // Parsed once: the names of small files take as long as their rows.
+    let names: Vec<FileName<'_>> = each().map(|own| name::parse(&entry(own).name)).collect();
+    let named = || names.iter();
     let program = |outcome: &Outcome| survey.program_of(outcome.file);
     let number = |value: Option<u64>| crate::table::number(value);
     let mut table = Columns::default();
@@ -435,30 +437,31 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     );
     table.texts(
         Field::word("stage", "The stage of compilation, according to the file name.").nullable(),
-        each().map(|outcome| name(outcome).stage.map_or("", |s| s.as_str())),
+        named().map(|name| name.stage.map_or("", |s| s.as_str())),
     );
     table.numbers(
         Field::index("step", "The number of the pass.").nullable(),
-        each().map(|outcome| name(outcome).step.map_or(-1, i64::from)),
+        named().map(|name| name.step.map_or(-1, i64::from)),
     );
-    let pipeline = |outcome: &Outcome| name(outcome).pipeline.to_owned();
-    table
-        .texts(Field::name("pipeline", "The pipeline of passes.").nullable(), each().map(pipeline));
+    table.texts(
+        Field::name("pipeline", "The pipeline of passes.").nullable(),
+        named().map(|name| name.pipeline),
+    );
     table.texts(
         Field::name("after_pass", "The pass that ran before the file was written.").nullable(),
-        each().map(|outcome| name(outcome).after.to_owned()),
+        named().map(|name| name.after),
     );
     table.texts(
         Field::name("before_pass", "The pass that ran after the file was written.").nullable(),
-        each().map(|outcome| name(outcome).before.to_owned()),
+        named().map(|name| name.before),
     );
     table.numbers(
         Field::index("timestamp", "The time in the file name, in seconds since 1970.").nullable(),
-        each().map(|outcome| number(name(outcome).timestamp)),
+        named().map(|name| number(name.timestamp)),
     );
     table.numbers(
         Field::index("module_id", "The number of the module in the process.").nullable(),
-        each().map(|outcome| number(name(outcome).module_id)),
+        named().map(|name| number(name.module_id)),
     );
     let of_module = |outcome: &Outcome| survey.module_of(outcome.file);
     let module_path = |file: u32| survey.found[file as usize].text();
@@ -473,7 +476,7 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     );
     table.numbers(
         Field::index("changelist", "The compiler's source version in the file name.").nullable(),
-        each().map(|outcome| number(name(outcome).changelist)),
+        named().map(|name| number(name.changelist)),
     );
     table.texts(
         Field::name("host", "The host that wrote the file.").nullable(),

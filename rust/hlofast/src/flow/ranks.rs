@@ -21,6 +21,28 @@ pub(super) fn rank(phase: Phase) -> u8 {
     }
 }
 
+/// The bit of a phase in a set of ranks; 0 if there is none.
+pub(super) fn bit(phase: Phase) -> u8 {
+    // A table in one word: a byte per phase.
+    const BITS: u64 = {
+        let mut bits = 0;
+        let mut at = 0;
+        while at < Phase::ALL.len() {
+            let own: u8 = match Phase::ALL[at] {
+                Phase::Forward => 1 << FORWARD,
+                Phase::Recompute => 1 << RECOMPUTE,
+                Phase::Backward => 1 << BACKWARD,
+                Phase::Optimizer => 1 << OPTIMIZER,
+                Phase::Unattributed => 0,
+            };
+            bits |= (own as u64) << (8 * Phase::ALL[at] as u64);
+            at += 1;
+        }
+        bits
+    };
+    (BITS >> (8 * phase as u32)) as u8
+}
+
 pub(super) fn phase_of(rank: u8) -> Phase {
     match rank {
         FORWARD => Phase::Forward,

@@ -26,8 +26,8 @@ use super::moved::{MOST_MOVES, moved_operand, moves, step_back, wrapped};
 use super::origin::Place;
 use super::phase::Phase;
 use super::ranks::{
-    BACKWARD, Bound, FORWARD, Inside, LATE, NO_BOUND, NONE, RECOMPUTE, between, of_fusion, of_loop,
-    phase_of, rank,
+    BACKWARD, Bound, FORWARD, Inside, LATE, NO_BOUND, NONE, RECOMPUTE, between, bit, of_fusion,
+    of_loop, phase_of, rank,
 };
 use super::structure::{self, Basis};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -60,6 +60,8 @@ struct Finder<'a> {
     /// Remaining steps for following moved values.
     steps: usize,
     is_scheduled: bool,
+    /// Room for the bounds of one computation.
+    bounds: [Vec<Bound>; 2],
 }
 
 impl Whose {
@@ -85,6 +87,7 @@ impl Whose {
             around: vec![NO_BOUND; computations],
             steps: rows.saturating_mul(32).saturating_add(1 << 20),
             is_scheduled: module.is_scheduled(),
+            bounds: Default::default(),
         };
         let ids: Vec<ComputationId> = reached(attribution).collect();
         let is_data = data_parameters(module);
@@ -178,36 +181,38 @@ impl Finder<'_> {
     fn look_inside(&mut self, id: ComputationId) {
         let module = self.module;
         let mut inside = Inside::default();
-        for row in module.computation(id).rows() {
-            let opcode = module.opcode(Row(row));
-            if is_from_nothing(opcode) {
+        let calls = &module.all_calls()[module.calls_within(id)];
+        for calls in calls.chunk_by(|one, other| one.row == other.row) {
+            let Some(row) = calls.first().map(|call| call.row) else { continue };
+            let opcode = module.opcode(row);
+            if !runs_others(opcode) {
                 continue;
             }
             let mut called = Inside::default();
-            if runs_others(opcode) {
-                let calls = module.calls(Row(row)).iter();
-                for call in calls.filter(|call| call.role != CallRole::Condition) {
-                    let callee = self.inside[call.computation.0 as usize];
-                    called.all |= callee.all;
-                    called.products |= callee.products;
-                }
-                if self.rank(row) == NONE {
-                    let given = match opcode {
-                        Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
-                        _ => of_fusion(called),
-                    };
-                    self.whose.phase[row as usize] = phase_of(given);
-                }
+            for call in calls.iter().filter(|call| call.role != CallRole::Condition) {
+                let callee = self.inside[call.computation.0 as usize];
+                called.all |= callee.all;
+                called.products |= callee.products;
             }
-            let own = self.rank(row);
-            if own != NONE {
-                inside.all |= 1 << own;
-                if matches!(opcode, Opcode::Dot | Opcode::Convolution) {
-                    inside.products |= 1 << own;
-                }
+            if self.rank(row.0) == NONE {
+                let given = match opcode {
+                    Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
+                    _ => of_fusion(called),
+                };
+                self.whose.phase[row.0 as usize] = phase_of(given);
             }
             inside.all |= called.all;
             inside.products |= called.products;
+        }
+        // Without branches, which the processor could not predict.
+        let rows = module.computation(id).rows();
+        let rows = rows.start as usize..rows.end as usize;
+        let opcodes = &module.columns().opcodes[rows.clone()];
+        for (opcode, phase) in opcodes.iter().zip(&self.whose.phase[rows]) {
+            let own = bit(*phase);
+            let (all, products) = (!is_from_nothing(*opcode), is_product(*opcode));
+            inside.all |= own & u8::from(all).wrapping_neg();
+            inside.products |= own & u8::from(products).wrapping_neg();
         }
         self.inside[id.0 as usize] = inside;
     }
@@ -244,14 +249,18 @@ impl Finder<'_> {
     /// The ranks of `rows`, one bit for each.
     fn ranks(&self, rows: Range<u32>) -> u8 {
         let phases = &self.whose.phase[rows.start as usize..rows.end as usize];
-        phases.iter().fold(0, |all, phase| all | 1 << rank(*phase))
+        // Bits by phase, because ranks would be looked up for every row.
+        let met = phases.iter().fold(0u8, |met, phase| met | 1 << *phase as u8);
+        let is_met = |phase: &Phase| met & 1 << *phase as u8 != 0;
+        Phase::ALL.iter().filter(|phase| is_met(phase)).fold(0, |all, own| all | 1 << rank(*own))
     }
 
     /// Gives phases to the rows of a computation that have none.
     fn complete_open(&mut self, id: ComputationId) {
         let rows = self.module.computation(id).rows();
-        let low = self.low(rows.clone());
-        let high = self.high(rows.clone());
+        let [mut low, mut high] = std::mem::take(&mut self.bounds);
+        self.low(rows.clone(), &mut low);
+        self.high(rows.clone(), &mut high);
         let around = self.around[id.0 as usize];
         let turn = self.whose.turn[id.0 as usize];
         let is_entry = id == self.module.entry();
@@ -281,6 +290,7 @@ impl Finder<'_> {
                 self.give(row, given, true);
             }
         }
+        self.bounds = [low, high];
     }
 
     fn give(&mut self, row: u32, (rank, giver): Bound, is_described: bool) {
@@ -339,7 +349,7 @@ impl Finder<'_> {
     /// Whether the products in `row` are forward work.
     fn holds_forward_products(&self, row: u32) -> bool {
         let module = self.module;
-        if matches!(module.opcode(Row(row)), Opcode::Dot | Opcode::Convolution) {
+        if is_product(module.opcode(Row(row))) {
             return self.rank(row) == FORWARD;
         }
         let called = module.calls(Row(row)).iter();
@@ -417,9 +427,10 @@ impl Finder<'_> {
     }
 
     /// By row: the latest phase among the values it is computed from.
-    fn low(&self, rows: Range<u32>) -> Vec<Bound> {
+    fn low(&self, rows: Range<u32>, low: &mut Vec<Bound>) {
         let module = self.module;
-        let mut low = vec![NO_BOUND; rows.len()];
+        low.clear();
+        low.resize(rows.len(), NO_BOUND);
         for row in rows.clone() {
             let at = (row - rows.start) as usize;
             let opcode = module.opcode(Row(row));
@@ -437,13 +448,13 @@ impl Finder<'_> {
                 known.max_by_key(|bound| bound.0).unwrap_or(NO_BOUND)
             };
         }
-        low
     }
 
     /// By row without a phase: the earliest phase among its users.
-    fn high(&self, rows: Range<u32>) -> Vec<Bound> {
+    fn high(&self, rows: Range<u32>, high: &mut Vec<Bound>) {
         let module = self.module;
-        let mut high = vec![NO_BOUND; rows.len()];
+        high.clear();
+        high.resize(rows.len(), NO_BOUND);
         // Rows with a phase need no bound.
         for row in rows.clone().rev().filter(|row| self.rank(*row) == NONE) {
             let mut bound = NO_BOUND;
@@ -462,7 +473,6 @@ impl Finder<'_> {
             }
             high[(row - rows.start) as usize] = bound;
         }
-        high
     }
 }
 
@@ -483,6 +493,11 @@ fn collects(module: &Module, row: Row) -> Option<bool> {
         Opcode::AllReduce | Opcode::AllReduceStart | Opcode::ReduceScatter => Some(false),
         _ => None,
     }
+}
+
+/// Whether `opcode` multiplies matrices.
+fn is_product(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Dot | Opcode::Convolution)
 }
 
 /// Whether the result of `opcode` does not depend on data.

@@ -161,6 +161,11 @@ impl<'a> Classes<'a> {
 
     /// The class of `value`.
     pub fn of(&self, value: &LiveValue) -> Class {
+        self.of_phase(value, || self.described(value).1)
+    }
+
+    /// The class of `value`, whose phase [`Classes::described`] gives.
+    pub(crate) fn of_phase(&self, value: &LiveValue, phase: impl FnOnce() -> Phase) -> Class {
         let (module, row) = (self.module, value.row);
         let opcode = module.opcode(row);
         if opcode == Opcode::Constant {
@@ -195,7 +200,7 @@ impl<'a> Classes<'a> {
         if self.is_gathered_weight(row) || self.has_gathers && self.is_from_gather(value) {
             return Class::GatheredWeight;
         }
-        let phase = self.described(value).1;
+        let phase = phase();
         let used = self.memory.sequence().get(self.last_step(value) as usize);
         if phase == Phase::Forward && used.is_some_and(|row| self.is_late(Row(*row))) {
             return Class::Residual;

@@ -90,6 +90,11 @@ impl ShapeNodes {
 
 /// The shapes of the nodes of one shape, in order.
 pub(super) fn node_shapes(module: &Module, shape: ShapeId, out: &mut Vec<ShapeId>) {
+    // Most results are arrays.
+    if module.shapes().tuple(shape).is_none() {
+        out.push(shape);
+        return;
+    }
     let mut stack = vec![shape];
     while let Some(id) = stack.pop() {
         out.push(id);

@@ -87,7 +87,7 @@ pub fn buffers(
             "class",
             "What the value is for: parameter, gradient, activation, temporary and so on.",
         ),
-        each().map(|value| classes.of(value).as_str()),
+        each().zip(&described).map(|(value, known)| classes.of_phase(value, || known.1).as_str()),
     );
     table.texts(common::phase(), described.iter().map(|(_, phase)| phase.as_str()));
     let scopes = origin.scopes(attribution);
