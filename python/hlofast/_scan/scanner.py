@@ -16,12 +16,12 @@ from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from concurrent.futures import Executor
     from os import PathLike
     from typing import Any
 
-    from hlofast._core import Mesh, ScanData, ScanPart, ScanTable, SurveyData
+    from hlofast._core import Mesh, ScanData, ScanTable, SurveyData
     from hlofast._remote import RemoteFiles
     from hlofast._scan.dataset import Dataset
     from hlofast._scan.folder import RemoteFolder
@@ -204,9 +204,15 @@ class Scanner:
         take = each or (scan._keep if dataset is None else dataset.add)
         bar = Progress(len(survey), survey.bytes, is_wanted=self.progress)
         try:
-            for part in _parts(data, bar):
-                scan._take(part)
-                take(part)
+            while not data.is_done:
+                # Interrupts are handled in between. No part outlives its turn: the memory of its
+                # rows is for the next files.
+                part = data.next(_PATIENCE)
+                bar.show(*data.progress())
+                if part is not None:
+                    scan._take(part)
+                    take(part)
+                del part
             if dataset is not None:
                 dataset.put_programs(survey.programs(self._figures(scan, survey)))
         except (KeyboardInterrupt, WorkerError):
@@ -278,15 +284,6 @@ def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _parts(data: ScanData | Tasks, bar: Progress) -> Iterator[ScanPart]:
-    """Yields the parts of a scan as they finish; interrupts are handled in between."""
-    while not data.is_done:
-        part = data.next(_PATIENCE)
-        bar.show(*data.progress())
-        if part is not None:
-            yield part
 
 
 def _to_read(dataset: Dataset) -> ReadFolder | RemoteFolder:

@@ -11,6 +11,7 @@ mod cost;
 mod diff;
 mod errors;
 mod field;
+mod heap;
 mod held;
 mod html;
 mod instruction;

@@ -2,6 +2,7 @@
 
 use crate::arrow::stream_of;
 use crate::classes::restorer;
+use crate::heap::trim_after;
 use crate::held::source_options;
 use crate::mesh::Mesh;
 use crate::programs::program_files;
@@ -201,9 +202,10 @@ impl SurveyData {
         // Files normally stop between two analyses; the thread is abandoned only after this longer
         // limit.
         let time = time.map(|time| time.saturating_mul(2) + Duration::from_secs(1));
-        let limits = Limits { threads: workers, memory, time };
+        let limits = Limits { threads: workers, memory, collected: batch_bytes, time };
         let bulk = Bulk::new(Arc::clone(&files), limits);
-        let run = Run { bulk, part: Part::default(), is_done: false, files: 0, bytes: 0 };
+        let (part, is_done) = (Part::default(), false);
+        let run = Run { bulk, part, handed_out: 0, is_done, files: 0, bytes: 0 };
         Ok(ScanData { files, batch_bytes, run: Mutex::new(run) })
     }
 }
@@ -311,6 +313,7 @@ impl Work for Files {
         };
         let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known);
         outcome.is_unchanged |= known.is_some_and(|known| *known == self.state(&outcome));
+        trim_after(outcome.text_bytes);
         outcome
     }
 
@@ -340,6 +343,8 @@ struct Part {
 struct Run {
     bulk: Bulk<Files>,
     part: Part,
+    /// Bytes of the rows that the caller works on.
+    handed_out: u64,
     is_done: bool,
     files: u64,
     bytes: u64,
@@ -420,14 +425,17 @@ impl Drop for ScanData {
 #[pymethods]
 impl ScanData {
     /// Returns the next part; None if none is ready after `seconds`, or if all were handed out
-    /// (`is_done`).
+    /// (`is_done`). The caller keeps no part that it got before, or the memory of both is in use.
     fn next(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<ScanPart>> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         py.detach(|| {
             let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            trim_after(std::mem::take(&mut run.handed_out));
+            run.bulk.release();
             if run.is_done || !run.fill(&self.files, self.batch_bytes, timeout) {
                 return Ok(None);
             }
+            run.handed_out = run.part.heap_bytes;
             Ok(Some(run.hand_out(&self.files)))
         })
     }

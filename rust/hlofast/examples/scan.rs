@@ -96,7 +96,8 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
     };
     let begin = Instant::now();
     let files = Arc::new(Files { survey, options });
-    let mut bulk = Bulk::new(Arc::clone(&files), Limits { threads, memory: 128 << 20, time: None });
+    let limits = Limits { threads, memory: 128 << 20, collected: PART, time: None };
+    let mut bulk = Bulk::new(Arc::clone(&files), limits);
     let (mut text_bytes, mut parquet_bytes) = (0, 0);
     let mut part = Part::default();
     let mut out = std::io::stdout().lock();
@@ -107,6 +108,7 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
             Next::Result(outcome) => {
                 text_bytes += outcome.text_bytes;
                 if is_digest {
+                    bulk.release();
                     let path = files.survey.found[outcome.file as usize].text();
                     writeln!(out, "{path} {} {}", outcome.status.as_str(), outcome.reason)?;
                     for (kind, columns) in &outcome.tables {
@@ -115,8 +117,9 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
                     }
                 } else {
                     part.add(outcome);
-                    if part.text_bytes >= PART {
+                    if part.text_bytes.max(part.heap_bytes) >= PART {
                         parquet_bytes += std::mem::take(&mut part).encoded()?;
+                        bulk.release();
                     }
                 }
             }
@@ -137,11 +140,13 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
 struct Part {
     tables: Vec<(TableKind, Columns)>,
     text_bytes: u64,
+    heap_bytes: u64,
 }
 
 impl Part {
     fn add(&mut self, outcome: Outcome) {
         self.text_bytes += outcome.text_bytes;
+        self.heap_bytes += outcome.heap_bytes();
         for (kind, columns) in outcome.tables {
             match self.tables.iter_mut().find(|(own, _)| *own == kind) {
                 Some((_, all)) => all.append(columns),

@@ -54,9 +54,12 @@ pub trait Work: Send + Sync + 'static {
 pub struct Limits {
     /// Number of threads; at least one.
     pub threads: usize,
-    /// Bytes of memory for running jobs and results not yet taken. A job that needs more
-    /// memory runs alone.
+    /// Bytes of memory for running jobs and results not yet [released](Bulk::release). A job that
+    /// needs more memory runs alone.
     pub memory: u64,
+    /// Bytes of results that the caller collects before it works on them and releases them. Beside
+    /// more, no job starts that exceeds the memory.
+    pub collected: u64,
     /// Jobs are abandoned after this time; their thread is detached and replaced.
     pub time: Option<Duration>,
 }
@@ -92,6 +95,8 @@ struct State<R> {
     taken: usize,
     /// Bytes of running jobs and of results.
     memory: u64,
+    /// Bytes of the results that were taken and not released; part of `memory`.
+    held: u64,
     running: BTreeMap<usize, Running>,
     ready: BTreeMap<usize, (R, u64)>,
     /// Jobs that were queued on a thread behind an abandoned job.
@@ -152,8 +157,10 @@ impl<W: Work> Shared<W> {
     fn may_begin(&self, state: &State<W::Result>, job: usize) -> bool {
         let memory = state.memory.saturating_add(self.work.cost(job));
         let fits = state.memory == 0 || memory <= self.limits.memory;
-        // The oldest job may always start, because all results wait for it.
-        job < state.taken + WINDOW && (fits || job == state.taken)
+        // All results wait for the oldest job. It need not fit, unless the caller works on results
+        // and will release them.
+        let may_exceed = job == state.taken && state.held < self.limits.collected.max(1);
+        job < state.taken + WINDOW && (fits || may_exceed)
     }
 
     fn begin(&self, state: &mut State<W::Result>, job: usize, end: usize) {
@@ -204,6 +211,7 @@ impl<W: Work> Bulk<W> {
             next: 0,
             taken: 0,
             memory: 0,
+            held: 0,
             running: BTreeMap::new(),
             ready: BTreeMap::new(),
             left: BTreeSet::new(),
@@ -226,7 +234,8 @@ impl<W: Work> Bulk<W> {
         self.threads.extend(builder.spawn(move || shared.run_worker()));
     }
 
-    /// The result of the next job, in the order of the jobs; waits at most `timeout`.
+    /// The result of the next job, in the order of the jobs; waits at most `timeout`. A result
+    /// counts as memory until it is released.
     pub fn next(&mut self, timeout: Duration) -> Next<W::Result> {
         let until = Instant::now() + timeout;
         loop {
@@ -235,7 +244,7 @@ impl<W: Work> Bulk<W> {
             let taken = state.taken;
             if let Some((result, weight)) = state.ready.remove(&taken) {
                 state.taken += 1;
-                state.memory = state.memory.saturating_sub(weight);
+                state.held = state.held.saturating_add(weight);
                 shared.changed.notify_all();
                 return Next::Result(result);
             }
@@ -263,6 +272,14 @@ impl<W: Work> Bulk<W> {
             let waited = shared.changed.wait_timeout(state, rest);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
+    }
+
+    /// Tells that the memory of all results taken so far is free again.
+    pub fn release(&self) {
+        let mut state = self.shared.state();
+        state.memory = state.memory.saturating_sub(state.held);
+        state.held = 0;
+        self.shared.changed.notify_all();
     }
 
     /// Starts no further jobs.
@@ -295,6 +312,7 @@ impl<W: Work> Drop for Bulk<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     struct Numbers {
         count: usize,
@@ -342,7 +360,7 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { threads: 4, memory: 1 << 20, time: None };
+    const LIMITS: Limits = Limits { threads: 4, memory: 1 << 20, collected: 1 << 10, time: None };
 
     #[test]
     fn results_come_in_the_order_of_the_jobs() {
@@ -438,11 +456,15 @@ mod tests {
         ] {
             let time = hangs.then_some(Duration::from_millis(700));
             let work = Arc::new(Batches { by: Mutex::default(), hangs });
-            let mut bulk = Bulk::new(Arc::clone(&work), Limits { threads, memory, time });
+            let limits = Limits { threads, memory, collected: 1, time };
+            let mut bulk = Bulk::new(Arc::clone(&work), limits);
             for job in 0..103 {
                 let result = loop {
                     match bulk.next(Duration::from_secs(10)) {
-                        Next::Result(result) => break result,
+                        Next::Result(result) => {
+                            bulk.release();
+                            break result;
+                        }
                         other => assert_eq!(other, Next::Pending),
                     }
                 };
@@ -465,7 +487,6 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
         static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
         static MOST: AtomicUsize = AtomicUsize::new(0);
         let run = |job: usize| {
@@ -474,8 +495,24 @@ mod tests {
             UNDER_WAY.fetch_sub(1, SeqCst);
             job
         };
-        let limits = Limits { threads: 8, memory: 3 << 10, time: None };
+        let limits = Limits { threads: 8, memory: 3 << 10, ..LIMITS };
         assert_eq!(all(Numbers { count: 40, cost: 1 << 10, run }, limits).len(), 40);
         assert!(MOST.load(SeqCst) <= 3, "{MOST:?}");
+    }
+
+    #[test]
+    fn a_large_job_waits_until_results_are_released() {
+        static BEGUN: AtomicUsize = AtomicUsize::new(0);
+        let run = |job: usize| BEGUN.fetch_max(job, SeqCst).max(job);
+        // The jobs exceed the memory, and every result the limit of what is collected.
+        let limits = Limits { threads: 2, memory: 8, collected: 1, time: None };
+        let mut bulk = Bulk::new(Arc::new(Numbers { count: 4, cost: 16, run }), limits);
+        for job in 0..4 {
+            assert_eq!(bulk.next(Duration::from_secs(10)), Next::Result(Ok(job)));
+            assert_eq!(bulk.next(Duration::from_millis(50)), [Next::Pending, Next::End][job / 3]);
+            assert_eq!(BEGUN.load(SeqCst), job);
+            bulk.release();
+        }
+        assert_eq!(bulk.next(Duration::ZERO), Next::End);
     }
 }
