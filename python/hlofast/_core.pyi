@@ -143,17 +143,13 @@ def _register_error_class(class_: type[ParseError]) -> None:
     """Makes every later fault an instance of `class_`."""
 
 def _watch_interrupts(code: int) -> None:
-    """Ends the process with `code` soon after SIGINT, also while the main thread is in the core.
-
-    Without effect outside the main thread, on Windows, and if SIGINT has another handler than
-    Python's own.
+    """Ends the process with `code` soon after an interrupt. Does nothing where a caller has set
+    another handler, such as a shell that starts a background job with interrupts ignored, outside
+    the main thread, and on systems without pipes of this kind.
     """
 
 def _temporary(path: str, exists: bool) -> None:
-    """Notes a temporary file or folder, which such an end removes, or that it is gone."""
-
-def _interrupted(*_arguments: object) -> None:
-    """The handler of SIGINT: raises `KeyboardInterrupt`, and notes that it did."""
+    """Notes a temporary file or folder, or that it is gone."""
 
 def _devices_together(module: Module) -> int:
     """Number of devices that the shapes of `module` cover together; 1 if they are the shapes of one

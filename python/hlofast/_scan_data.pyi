@@ -142,7 +142,7 @@ class ScanData:
         """Whether all parts were handed out."""
     def next(self, seconds: float) -> ScanPart | None:
         """Returns the next part; None if none is ready after `seconds`, or if all were handed out
-        (`is_done`).
+        (`is_done`). The caller keeps no part that it got before, or the memory of both is in use.
         """
     def stop(self) -> ScanPart:
         """Ends the scan; returns the results that are ready as a last part."""

@@ -43,7 +43,7 @@ pub fn _temporary(path: PathBuf, exists: bool) {
 /// The handler of interrupts: like Python's own, which leaves no trace that it ran.
 #[pyfunction]
 #[pyo3(signature = (*_arguments))]
-pub fn _interrupted(_arguments: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+fn interrupted(_arguments: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
     IS_TAKEN.store(true, Ordering::SeqCst);
     Err(PyKeyboardInterrupt::new_err(()))
 }
@@ -81,7 +81,7 @@ mod watch {
         if !signal.call_method1("getsignal", (&interrupt,))?.is(&usual) {
             return Ok(());
         }
-        let handler = py.import("hlofast._core")?.getattr("_interrupted")?;
+        let handler = wrap_pyfunction!(super::interrupted, py)?;
         if signal.call_method1("signal", (&interrupt, handler)).is_err() {
             return Ok(()); // Not the main thread.
         }

@@ -81,7 +81,7 @@ mod _core {
     #[pymodule_export]
     use crate::instruction::Instruction;
     #[pymodule_export]
-    use crate::interrupt::{_interrupted, _temporary, _watch_interrupts};
+    use crate::interrupt::{_temporary, _watch_interrupts};
     #[pymodule_export]
     use crate::lint::{_lint_options, _lint_rules};
     #[pymodule_export]
