@@ -116,6 +116,21 @@ def test_facts_are_the_api_s(name: str) -> None:
                 assert known[fact.field.label].startswith(text), (section, fact.field.label)
 
 
+@pytest.mark.parametrize("name", ["decoder_v5e_256", "mlp_scan_plain", "decoder_cpu_8"])
+def test_policies_are_those_of_the_terminal(name: str) -> None:
+    module = hlofast.load(FIXTURES / "sharded" / f"{name}.txt.gz")
+    policies = module.remat().policies
+    assert policies is not None
+    html = module.report(plots=False).html
+    start = html.index(f">Checkpoint policies of the {policies.iteration}s<")
+    shown = html[start : html.index("</table>", start)]
+    names, peaks = policies.table.values("policy"), policies.table.values("peak")
+    assert "nothing_saveable" in names
+    for policy, peak in zip(names, peaks, strict=True):
+        assert f">{policy}<" in shown
+        assert f">{peak:,}<" in shown
+
+
 def test_findings_are_those_of_lint(browser: Browser, tmp_path: Path) -> None:
     pytest.importorskip("bokeh")
     module = hlofast.load(FIXTURES / "sharded" / "accumulated_v6e_8.txt.gz")

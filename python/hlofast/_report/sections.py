@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from hlofast import _text as output
+from hlofast._policy_fields import known_columns
 from hlofast._report import charts, measured
 from hlofast._report.data import Section, facts_of, notes_of
 from hlofast._report.scopes import scopes
@@ -219,6 +220,12 @@ def _remat(analyses: Analyses) -> Section:
     statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
     policies = remat.policies
     drawn = None if policies is None else policies._chart
+    if policies is not None:
+        # As in the terminal: the policies of JAX, the one of the text and the chosen one.
+        table = policies.table
+        caption = f"Checkpoint policies of the {policies.iteration}s"
+        shown = " ".join(known_columns(table))
+        sheets.insert(0, _sheet("policies-of-jax", caption, table, shown))
     return Section(
         "remat",
         "Recomputation",
