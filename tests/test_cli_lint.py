@@ -59,6 +59,7 @@ def test_document_is_the_python_object(sliced: Path) -> None:
     behind = {row["figure"]: row["value"] for row in tables["figures"]}
     assert behind == expected.pop("figures")
     assert printed["values"] == (", ".join(expected.pop("values")) or None)
+    assert printed["called_at"] == (", ".join(expected.pop("called_at")) or None)
     assert printed["phase"] == "+".join(expected.pop("phases"))
     assert {name: printed[name] for name in expected} == expected
     assert codes(module) == {"unfinished"}

@@ -201,6 +201,9 @@ def test_batch_gathered(name: str) -> None:
     # The line of the value that is gathered, not that of the constraint.
     assert at("batch_gathered") in {finding.source_line for finding in found}
     assert {finding.phases for finding in found} == {("forward",), ("backward",)}
+    # The lines that call the norm whose line is that of some of the gathers.
+    shared = [finding for finding in found if finding.called_at]
+    assert shared and all(own.partition(":")[0].endswith(".py") for own in shared[0].called_at)
     stake = sum(finding.bytes or 0 for finding in found)
     assert stake == payload(name, kind="all-gather", axes="axis_0") > 0
     assert payload(twin(name), kind="all-gather", axes="axis_0") == 0

@@ -47,6 +47,10 @@ _FIGURES = (
 )
 
 
+_MEMORY = {"replicated-parameter": "of parameters"}
+"""What bytes of memory are of, where a rule does not know the peak after the change."""
+
+
 class Finding:
     """A cost that a change to the model, its sharding or its checkpoint policy saves.
 
@@ -55,9 +59,9 @@ class Finding:
     """
 
     __slots__ = (
-        "_named", "_parameters", "bytes", "bytes_are", "code", "figures", "flops", "instructions",
-        "is_lower_bound", "message", "names", "phases", "places", "provenance", "remedy",
-        "seconds", "source_file", "source_line", "values",
+        "_made", "_named", "_parameters", "bytes", "bytes_are", "called_at", "code", "figures",
+        "flops", "instructions", "is_lower_bound", "message", "names", "peak_bytes", "phases",
+        "places", "provenance", "remedy", "seconds", "source_file", "source_line", "values",
     )  # fmt: skip
 
     def __init__(self, module: Module, record: dict[str, Any]) -> None:
@@ -84,13 +88,21 @@ class Finding:
         `wire` (sent around a ring), `payload` (the arrays collectives work on), `memory`, or
         `traffic` (between the device and its host).
         """
+        self.peak_bytes: int | None = record["peak_bytes"]
+        """Bytes by which the peak of memory falls if what the finding names changes, and no more.
+
+        None if unknown, or if the rule does not say. Less than `bytes` where other values use the
+        memory that becomes free, or where the peak is at another step; more where arrays that are
+        computed from those of the finding shrink with them.
+        """
         self.flops: int | None = record["flops"]
         """FLOPs at stake per step; None if not applicable or unknown."""
         self.seconds: float | None = record["seconds"]
         """Modelled seconds that the bytes or FLOPs at stake take per step, without overlap.
 
-        No change saves more. None without a device, and for bytes of memory: freed memory saves
-        time only through what it is used for, such as less recomputation (`Remat.policies`).
+        For `one-hot-matmul`, less those of the gather or scatter that replaces the matmul. None
+        without a device, and for bytes of memory: freed memory saves time only through what it is
+        used for, such as less recomputation (`Remat.policies`).
         """
         self._parameters: dict[int, str] = dict(record["values"])
         self._named = [n for row, n in self._parameters.items() if n != module[row].name]
@@ -100,12 +112,23 @@ class Finding:
         """The figures of the message."""
         self.phases: tuple[str, ...] = tuple(record["phases"])
         """The phases of the places."""
+        self._made = "made at " if record["source_is_of_maker"] else ""
         self.source_file: str | None = record["source_file"]
-        """Source file of the first instruction."""
+        """Source file of the first instruction, or of the one that makes what it moves."""
         self.source_line: int | None = record["source_line"]
-        """Source line of the first instruction."""
+        """Line in `source_file`."""
+        self.called_at: tuple[str, ...] = tuple(record["called_at"])
+        """The lines that call the source line (`file:line`, at most 4).
+
+        Only if it is a line of a function that several lines call, such as a helper around a
+        sharding constraint.
+        """
         self.is_lower_bound: bool = record["is_lower_bound"]
-        """Whether more may be at stake, because of loops of unknown trip count."""
+        """Whether more may be at stake.
+
+        Because of loops of unknown trip count, or because arrays shrink that the compiler may then
+        not need.
+        """
         self.provenance: str = record["provenance"]
         """Provenance of the stake: exact, from_backend_config, modelled or unknown."""
 
@@ -114,11 +137,23 @@ class Finding:
         """The stake per step, as text."""
         least = "at least " if self.is_lower_bound else ""
         time = "" if self.seconds is None else f", {_text.seconds(self.seconds)}"
+        if self.peak_bytes is not None:
+            return f"{least}{_text.size(self.peak_bytes)} at the peak{time}"
         if self.bytes is not None:
-            return f"{least}{_text.size(self.bytes)} {self.bytes_are}{time}"
+            kind = _MEMORY.get(self.code, self.bytes_are)
+            return f"{least}{_text.size(self.bytes)} {kind}{time}"
         if self.flops is None:
             return "unknown" if self.seconds is None else least + _text.seconds(self.seconds)
         return f"{least}{_text.quantity(self.flops, 'FLOP')}{time}"
+
+    @property
+    def place(self) -> str:
+        """File and line, and the lines that call that line if it is a helper's; empty if unknown."""
+        if self.source_file is None:
+            return ""
+        line = "" if self.source_line is None else f":{self.source_line}"
+        calls = f", called at {', '.join(self.called_at)}" if self.called_at else ""
+        return f"{self._made}{self.source_file}{line}{calls}"
 
     @property
     def shown_names(self) -> tuple[str, ...]:
@@ -326,10 +361,7 @@ class Findings(Result):
 
 def _words(finding: Finding, is_said: bool) -> list[tuple[str, str]]:
     """A finding as labelled lines: message, remedy unless said before, evidence, place."""
-    source = None
-    if finding.source_file is not None:
-        source = f"{finding.source_file}:{finding.source_line}"
-    where = (", ".join(finding.phases), source, finding.provenance)
+    where = (", ".join(finding.phases), finding.place, finding.provenance)
     evidence = finding.shown_names
     rest = [name for name in finding._named if name not in evidence]
     values = [("values", _text.names(rest))] if rest else []

@@ -194,7 +194,9 @@ def _findings(verdict: Verdict) -> list[Statement]:
         if finding.seconds is not None and finding.seconds < LEAST_SHARE * (step or 0.0):
             continue
         stakes = []
-        if finding.bytes is not None:
+        if finding.peak_bytes is not None:
+            stakes.append(f"{short_bytes(finding.peak_bytes)} at the peak")
+        elif finding.bytes is not None:
             words = {
                 "wire": "sent",
                 "payload": "in collectives",
@@ -211,9 +213,6 @@ def _findings(verdict: Verdict) -> list[Statement]:
         stake = ", ".join(stakes)
         if stake and finding.is_lower_bound:
             stake = f"at least {stake}"
-        place = finding.source_file or ""
-        if place and finding.source_line:
-            place += f":{finding.source_line}"
         proof = list(zip(finding.instructions, finding.shown_names, strict=True))[:4]
         statements.append(
             Statement(
@@ -222,7 +221,7 @@ def _findings(verdict: Verdict) -> list[Statement]:
                 stake=stake,
                 seconds=finding.seconds,
                 remedy="" if finding.remedy in said else finding.remedy,
-                place=place,
+                place=finding.place,
                 proof=proof,
                 verb="lint",
             )

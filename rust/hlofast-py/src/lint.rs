@@ -66,25 +66,28 @@ pub fn findings<'py>(
             &made
         }
     };
-    let origin = stage.origin();
+    let (origin, callers) = (stage.origin(), stage.callers());
     let list = PyList::empty(py);
     for finding in &report.findings {
         let dict = describe(py, finding)?;
         let names = finding.rows.iter().map(|row| text(py, origin.module.instruction_name(*row)));
         dict.set_item("names", names.collect::<PyResult<Vec<_>>>()?)?;
-        let row = finding.rows.first();
+        let row = finding.source.as_ref();
         let file = row.and_then(|row| origin.source_file(*row));
+        let is_own = row.is_none_or(|row| finding.rows.contains(row));
+        dict.set_item("source_is_of_maker", !is_own)?;
         let line = row.map(|row| origin.source_line(*row)).filter(|line| *line > 0);
         let line = line.filter(|_| file.is_some());
         dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(file).into_owned()))?;
         dict.set_item("source_line", line)?;
+        dict.set_item("called_at", hlofast::table::calls(&callers, finding))?;
         let name =
             |row: &Row| (row.0, String::from_utf8_lossy(&origin.argument_name(*row)).into_owned());
         let values: Vec<(u32, String)> = finding.parameters.iter().map(name).collect();
         dict.set_item("values", values)?;
         list.append(dict)?;
     }
-    Ok((list, to_list(py, hlofast::table::findings(&origin, &report.findings))?))
+    Ok((list, to_list(py, hlofast::table::findings(&origin, &callers, &report.findings))?))
 }
 
 fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {
@@ -96,6 +99,7 @@ fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDi
     dict.set_item("places", finding.places)?;
     dict.set_item("bytes", finding.bytes)?;
     dict.set_item("bytes_are", finding.measure.as_str())?;
+    dict.set_item("peak_bytes", finding.peak_bytes)?;
     dict.set_item("flops", finding.flops)?;
     dict.set_item("seconds", finding.seconds)?;
     let figures = PyDict::new(py);

@@ -242,7 +242,7 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
             let report = clock.time("remat", || analyses.remat());
             clock.time("table of remat", || table::remat(&origin, counted, report));
             let findings = clock.time("lint", || &analyses.lint().findings);
-            clock.time("table of lint", || table::findings(&origin, findings));
+            clock.time("table of lint", || table::findings(&origin, &analyses.callers(), findings));
             clock.time("table of computations", || table::computations(module, counted, &summary));
             clock.time("table of instructions", || {
                 table::instructions(&origin, counted, attributed)

@@ -15,11 +15,11 @@ use crate::comms::{
 use crate::cost::{
     Backend, Cost, Facts, Group, GroupKey, Product, cost, group, products, uncertain_executions,
 };
-use crate::flow::{Attribution, Sources, attribution};
+use crate::flow::{Attribution, Callers, Sources, attribution};
 use crate::ir::{Module, Opcode, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{
-    self, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
+    self, Change, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
 };
 use crate::remat::policy::{NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
@@ -172,6 +172,11 @@ impl<M: Borrow<Module>> Analyses<M> {
     pub fn sources(&self) -> &Sources {
         let options = &self.context.sources;
         self.sources.get_or_init(|| Sources::new(self.module(), options))
+    }
+
+    /// Where lines of shared functions are called from.
+    pub fn callers(&self) -> Callers<'_> {
+        Callers::new(self.module(), self.sources(), &self.context.sources)
     }
 
     /// The names that tables give for rows.
@@ -437,15 +442,26 @@ impl<M: Borrow<Module>> Analyses<M> {
         let is_too_large = || self.is_too_large();
         let is_too_large = &is_too_large;
         let is_partitioned = self.is_partitioned();
+        let peak_falls = |change: &Change| self.peak_falls(change);
         let known = lint::Known {
             mesh: &mesh,
             along: &along,
             sources,
             time: &time,
             is_partitioned,
+            peak_falls: &peak_falls,
             is_too_large,
         };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
+    }
+
+    /// Bytes by which the peak falls after `change`, in XLA's account; 0 if it would rise. None for modules
+    /// without a schedule, and if memory cannot be counted.
+    fn peak_falls(&self, change: &Change) -> Option<u64> {
+        let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
+        let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
+        let after = memory::peak_after(self.module(), self.tables(), change).ok()?;
+        Some(u64::try_from(before.saturating_sub(after)).unwrap_or(0))
     }
 
     /// Whether the step needs more memory than the device has; false if either is unknown.

@@ -2,8 +2,10 @@
 //! fixtures.
 
 use crate::support::reading;
+use hlofast::ir::decode::Alias;
 use hlofast::memory::{
-    Options, Packing, Rule, Space, Tables, XlaAccount, memory, xla_account, xla_packing,
+    Alike, Change, Options, Packing, Rule, Space, Tables, XlaAccount, memory, peak_after,
+    xla_account, xla_packing,
 };
 use serde_json::Value;
 
@@ -136,6 +138,17 @@ fn static_results_and_reuse() {
     let (donated, timeline) = account(", input_output_alias={ {}: (0, {}, may-alias) }");
     assert_eq!((donated.device.total(), donated.heap, donated.peak), (400, 100, 500));
     assert_eq!(timeline, [400, 500, 900, 900, 500]);
+    // The account after a change is that of the changed text.
+    let text = text("");
+    let module = reading::parse(text.as_bytes()).unwrap();
+    let after = |change: &Change| peak_after(&module, None, change).unwrap();
+    assert_eq!(after(&Change::default()), kept.hbm_peak());
+    let alias = Alias { output_index: vec![], number: 0, index: vec![], must_alias: false };
+    let donating = Change { donated: vec![alias], ..Change::default() };
+    assert_eq!(after(&donating), donated.hbm_peak());
+    let halved = Alike { elements: 100, dimension: 100, parts: 2 };
+    let dividing = Change { divided: vec![halved], ..Change::default() };
+    assert_eq!(after(&dividing), 2 * 200 + 100);
 }
 
 /// What the text implies about pointer tables: both v4 and v5p have a megacore.

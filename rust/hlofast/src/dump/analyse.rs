@@ -485,7 +485,10 @@ pub fn analyse(
     }
     if wants(TableKind::Lint) {
         in_time("findings")?;
-        add(TableKind::Lint, table::findings(&origin, &analyses.lint().findings));
+        add(
+            TableKind::Lint,
+            table::findings(&origin, &analyses.callers(), &analyses.lint().findings),
+        );
     }
     in_time("the end")?;
     Ok(ModuleTables { name: module.name().to_vec(), tables, lacks_axis_names })

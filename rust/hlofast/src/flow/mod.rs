@@ -1,6 +1,7 @@
 //! Analyses of the graph alone: how often instructions run, and their phase and scope.
 
 pub mod attribution;
+mod callers;
 mod clones;
 pub mod contexts;
 mod dataflow;
@@ -24,6 +25,7 @@ mod values;
 mod whose;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};
+pub use callers::Callers;
 pub(crate) use clones::{has_compiler_clones, is_compiler_clone};
 pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};
 pub use frames::{FrameChoice, SourceOptions, Sources, is_library};

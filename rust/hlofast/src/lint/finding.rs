@@ -48,6 +48,9 @@ pub struct Finding {
     pub code: &'static str,
     /// Instructions: the most costly first, then further evidence.
     pub rows: Vec<Row>,
+    /// The instruction whose source line is the line of the finding: the first one that has a source,
+    /// or the one that makes what the first one moves. None if no source is known.
+    pub source: Option<Row>,
     /// Number of places that the finding combines: places on one source line or, for some rules,
     /// with the same devices.
     pub places: u64,
@@ -55,6 +58,9 @@ pub struct Finding {
     pub bytes: Option<u64>,
     /// The kind of `bytes`: wire, payload, memory or traffic.
     pub measure: Measure,
+    /// Bytes by which the peak of memory falls if what the finding names changes and all else stays
+    /// (`memory::peak_after`); None if unknown, or if the rule does not say.
+    pub peak_bytes: Option<u64>,
     /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,
     /// Modelled seconds that the bytes or FLOPs at stake take per step, without overlap; None without
@@ -66,7 +72,8 @@ pub struct Finding {
     pub parameters: Vec<Row>,
     /// The phases of the places, each once.
     pub phases: Vec<Phase>,
-    /// Whether more may be at stake: an instruction runs in a loop of unknown trip count.
+    /// Whether more may be at stake: an instruction runs in a loop of unknown trip count, or arrays
+    /// shrink that the compiler may then not need.
     pub is_lower_bound: bool,
     /// Provenance of the bytes or FLOPs at stake.
     pub provenance: Provenance,

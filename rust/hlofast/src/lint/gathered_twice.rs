@@ -298,6 +298,7 @@ mod tests {
                 time: &|| None,
                 is_partitioned: true,
                 is_too_large: &|| false,
+                peak_falls: &|_| None,
             };
             lint::lint(&module, &cost, &attribution, &all, &known, &options)
         });

@@ -11,6 +11,7 @@ use super::varying::axes_text;
 use super::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Module, Opcode, Row};
+use crate::memory::Alike;
 
 pub(super) const RULE: Rule = Rule {
     code: "logits-in-full",
@@ -83,6 +84,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = Some(held - held / devices);
         site = site.sum("held_bytes", held).common("devices", devices).common("vocabulary", size);
         site.key = axes;
+        if let Some(elements) = program.elements(trail.row) {
+            site.change.divided.push(Alike { elements, dimension: size, parts: devices });
+        }
         sites.push(site);
     }
 }
@@ -102,11 +106,25 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let (axes, devices) = axes_text(program, site.key);
     format!(
         "{} logits over a vocabulary of {}, replicated on all {devices} devices along {axes}: {} \
-         per device, of which sharding saves {}{}",
+         per device, of which sharding saves {}{}{}",
         counted(site.places, "matmul makes", "matmuls make"),
         grouped(site.figure("vocabulary")),
         bytes(site.figure("held_bytes")),
         bytes(site.bytes.unwrap_or(0)),
         form(site.places, "", " if all are live"),
+        site.peak_bytes.map(falls).unwrap_or_default(),
+    )
+}
+
+/// By how much the peak falls. Arrays of the size of the logits shrink too: logits in f32, exponentials,
+/// their gradient. Others may then not be made at all: fusions of smaller arrays differ.
+fn falls(peak: u64) -> String {
+    if peak == 0 {
+        return "; the peak of memory is where other values are live, and stays".to_owned();
+    }
+    format!(
+        "; the peak of memory falls by at least {}, with the arrays of that size which are computed \
+         from them",
+        bytes(peak)
     )
 }

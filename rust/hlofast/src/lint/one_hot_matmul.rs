@@ -3,9 +3,17 @@
 //! A one-hot matrix is converted from, or selected by, an equality between an iota (perhaps
 //! shifted) along a dimension and values that do not count up. Two such iotas make the identity
 //! matrix or a mask instead.
+//!
+//! What replaces the matmul takes time too. If the matmul contracts the dimension of the iota, a gather
+//! reads rows of the other operand and writes the result. If the dimension stays, as in the gradient of
+//! a lookup or where experts collect their tokens, a scatter clears the result and reads and writes it
+//! again for the rows that it adds. Neither computes its operand as it goes, as a fusion around a
+//! matmul does: an operand that is computed there is then written to memory and read back. The
+//! seconds of a finding are those of the matmul less these bytes at the bandwidth of memory; a place where
+//! nothing is left is no finding. Without a device no seconds are known, and only FLOPs count.
 
 use super::finding::Measure;
-use super::program::{Program, counted, grouped, percent};
+use super::program::{Program, bytes, counted, grouped, percent};
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::ir::{Module, Opcode, Row};
@@ -32,8 +40,8 @@ fn spreads(opcode: Opcode) -> bool {
 /// How deep sums of iotas and shifts are followed.
 const DEEPEST_SUM: usize = 4;
 
-/// The compare that makes the array at `trail` one-hot.
-fn one_hot(module: &Module, trail: Trail) -> Option<Row> {
+/// The compare that makes the array at `trail` one-hot, and how far its iota counts.
+fn one_hot(module: &Module, trail: Trail) -> Option<(Row, u64)> {
     let trail = trail.follow(module, keeps);
     let compare = match module.opcode(trail.row) {
         Opcode::Compare => trail,
@@ -46,38 +54,81 @@ fn one_hot(module: &Module, trail: Trail) -> Option<Row> {
         return None;
     }
     let counts = |index| Some(counts_up(module, compare.operand(module, index)?, 0));
-    (counts(0)? != counts(1)?).then_some(compare.row)
+    match (counts(0)?, counts(1)?) {
+        (Some(size), None) | (None, Some(size)) => Some((compare.row, size)),
+        _ => None,
+    }
 }
 
-/// Whether the values at `trail` are an iota, perhaps shifted.
-fn counts_up(module: &Module, trail: Trail, depth: usize) -> bool {
+/// How far the values at `trail` count if they are an iota, perhaps shifted.
+fn counts_up(module: &Module, trail: Trail, depth: usize) -> Option<u64> {
     let trail = trail.follow(module, spreads);
     match module.opcode(trail.row) {
-        Opcode::Iota => true,
-        Opcode::Add | Opcode::Subtract if depth < DEEPEST_SUM => {
-            let side = |index| {
-                let side = trail.operand(module, index);
-                side.is_some_and(|side| counts_up(module, side, depth + 1))
-            };
-            side(0) || side(1)
+        Opcode::Iota => {
+            let text = module.attribute_bytes(trail.row, "iota_dimension")?;
+            let dimension: usize = std::str::from_utf8(text).ok()?.trim().parse().ok()?;
+            let array = module.shapes().array(module.shape(trail.row))?;
+            u64::try_from(array.dimension(dimension)?.bound()?).ok()
         }
-        _ => false,
+        Opcode::Add | Opcode::Subtract if depth < DEEPEST_SUM => {
+            let side = |index| counts_up(module, trail.operand(module, index)?, depth + 1);
+            side(0).or_else(|| side(1))
+        }
+        _ => None,
     }
+}
+
+/// Bytes that a gather or scatter instead of the matmul in `row` moves, whose operand `other` is not
+/// one-hot. `size` is that of the dimension along which the other is.
+fn moved(program: &Program<'_>, row: Row, other: Row, size: u64) -> u64 {
+    let module = program.module;
+    let has = |row: Row| {
+        let array = module.shapes().array(module.shape(row));
+        array.is_some_and(|array| {
+            let mut sizes = (0..array.rank()).filter_map(|at| array.dimension(at)?.bound());
+            sizes.any(|own| u64::try_from(own) == Ok(size))
+        })
+    };
+    let (result, read) = (program.bytes(row), program.bytes(other));
+    let is_lookup = has(other) && !has(row);
+    let rows = match is_lookup {
+        true => result.saturating_mul(2),
+        false => result.saturating_mul(3).saturating_add(read),
+    };
+    let mut from = other;
+    while converts(module.opcode(from))
+        && let Some(before) = module.operands(from).first()
+    {
+        from = Row(*before);
+    }
+    let is_fused = program.scheduled(row) != row;
+    let is_computed = is_fused && module.opcode(from) != Opcode::Parameter;
+    let written = if is_computed { read } else { 0 };
+    rows.saturating_add(written.saturating_mul(if is_lookup { 1 } else { 2 }))
 }
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     for row in program.products() {
-        let mut sides = module.operands(row).iter().take(2);
-        let Some(compare) = sides.find_map(|side| one_hot(module, Trail::new(Row(*side)))) else {
-            continue;
-        };
+        let &[first, second, ..] = module.operands(row) else { continue };
+        let sides = [(first, second), (second, first)];
+        let found = sides.iter().find_map(|(side, other)| {
+            let (compare, size) = one_hot(module, Trail::new(Row(*side)))?;
+            Some((compare, size, Row(*other)))
+        });
+        let Some((compare, size, other)) = found else { continue };
         let Some(flops) = program.product_flops(row) else { continue };
         let runs = program.runs(row);
         let mut site = Site::new(row).runs(&runs).common("matmul_flops", program.matmul_flops());
         site.evidence.push(compare);
         site.flops = runs.times(flops);
         site.provenance = program.cost.provenance.get(row.0 as usize).copied().unwrap_or_default();
+        // May be negative: a scatter can take longer than the matmul whose gather is faster.
+        let moved = runs.times(moved(program, row, other, size));
+        let spent = moved.and_then(|bytes| program.moving_seconds(bytes));
+        let seconds = site.modelled_seconds(program, RULE.measure);
+        site.seconds = seconds.zip(spent).map(|(matmul, spent)| matmul - spent);
+        site = site.sum("replacing_bytes", moved.unwrap_or(0));
         sites.push(site);
     }
 }
@@ -86,9 +137,10 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
     format!(
         "{} by a one-hot matrix: {} FLOPs per step, {} of all matmul FLOPs, which a gather does \
-         not need",
+         not need; it moves {} of memory instead",
         counted(site.places, "matmul multiplies", "matmuls multiply"),
         grouped(flops),
         percent(flops, program.matmul_flops()),
+        bytes(site.figure("replacing_bytes")),
     )
 }

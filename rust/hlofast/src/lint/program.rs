@@ -14,11 +14,14 @@ use crate::cost::{Cost, Executions};
 use crate::flow::{Attribution, Phase, Sources};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::memory::Change;
 use hashbrown::HashMap;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 /// How many fusions lie around each other.
 const MOST_FUSIONS: usize = 8;
+/// Limit on the findings whose peak after the change is counted: each takes as long as the account.
+const MOST_PEAKS: u32 = 16;
 /// Limit on the devices of a group that is expanded.
 const MOST_DEVICES: usize = 1 << 14;
 
@@ -46,6 +49,8 @@ pub(super) struct Program<'a> {
     products: OnceCell<Vec<Row>>,
     matmul_flops: OnceCell<u64>,
     varying: OnceCell<Option<Varying>>,
+    /// Peaks after a change that were counted.
+    peaks: Cell<u32>,
 }
 
 /// How often an instruction runs.
@@ -94,6 +99,7 @@ impl<'a> Program<'a> {
             products: OnceCell::new(),
             matmul_flops: OnceCell::new(),
             varying: OnceCell::new(),
+            peaks: Cell::new(0),
         };
         for collective in &collectives.collectives {
             let runs = program.runs_of(collective);
@@ -246,6 +252,15 @@ impl<'a> Program<'a> {
         }
         let once = *(self.known.time)()?.rows.seconds.get(row.0 as usize)?;
         (once > 0.0).then_some(once * self.runs(row).count? as f64)
+    }
+
+    /// Bytes by which the peak falls after `change`; None if nothing changes, or if it is unknown.
+    pub fn peak_falls(&self, change: &Change) -> Option<u64> {
+        if change.is_empty() || self.peaks.get() == MOST_PEAKS {
+            return None;
+        }
+        self.peaks.set(self.peaks.get() + 1);
+        (self.known.peak_falls)(change)
     }
 
     /// Modelled seconds of one step; None without a device or if the time is unknown.

@@ -9,7 +9,12 @@
 //!
 //! The result of any other collective is either needed by recomputed work alone, or is an activation
 //! that the forward pass can keep. Keeping it takes memory, which the message states; a checkpoint
-//! inside a checkpoint repeats a collective twice, but keeps one result.
+//! inside a checkpoint repeats a collective twice, but keeps one result. A loop over layers keeps the
+//! results in a stack. Where a loop over layers runs in a loop over groups of them, the backward pass
+//! copies the results of one group out of the stack, and the peak grows by that copy too. It also copies
+//! those of one layer; they mostly take the place of the result that is no longer recomputed, but
+//! where the scheduler fetches them early, the peak grows by up to that copy (pairs of this rule in
+//! `COSTS` of `tests/fixtures/advice_cases.py`).
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped, percent};
@@ -82,14 +87,24 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let total = totals.get(link as usize).copied().unwrap_or(0);
         let wire = collective.ring_wire_bytes();
         let wire = wire.and_then(|wire| share.of_bytes(wire).checked_mul(count?));
-        let kept = count.filter(|_| !is_counted(collective.row)).and_then(|count| {
-            let at_once = count / passes.number(collective.outer)?;
-            share.of_bytes(collective.payload_out?).checked_mul(at_once)
+        let held = count.filter(|_| !is_counted(collective.row)).and_then(|count| {
+            let number = passes.number(collective.outer)?;
+            let once = share.of_bytes(collective.payload_out?);
+            let kept = once.checked_mul(count / number)?;
+            let loops = passes.loops(collective.outer);
+            let copy = |runs: &u64| match runs / number {
+                0 | 1 => 0,
+                parts => kept / parts,
+            };
+            let groups = loops.iter().skip(1).map(copy).fold(kept, u64::saturating_add);
+            Some((kept, groups, loops.first().map_or(0, copy)))
         });
         let mut site = Site::new(collective.row)
             .sum("payload_bytes", bytes.unwrap_or(0))
             .sum("wire_bytes", wire.unwrap_or(0))
-            .sum("kept_bytes", kept.unwrap_or(0))
+            .sum("kept_bytes", held.map_or(0, |held| held.0))
+            .sum("kept_peak_bytes", held.map_or(0, |held| held.1))
+            .sum("read_bytes", held.map_or(0, |held| held.2))
             .sum("executions", count.unwrap_or(0))
             .common("group_payload_bytes", total)
             .of(number);
@@ -144,15 +159,39 @@ impl Passes<'_, '_> {
     /// that accumulate gradients make several, and values are kept for one at a time. None if
     /// unknown or zero.
     fn number(&mut self, row: Row) -> Option<u64> {
+        let id = *self.around(row).last()?;
+        self.runs(id).filter(|count| *count > 0)
+    }
+
+    /// How often the loops around `row` run their bodies, innermost first, up to those that make
+    /// forward passes too.
+    fn loops(&mut self, row: Row) -> Vec<u64> {
+        let mut around = self.around(row);
+        around.pop();
+        let mut counts: Vec<u64> = around.into_iter().filter_map(|id| self.runs(id)).collect();
+        // Fusions and asynchronous computations run as often as what calls them.
+        counts.dedup();
+        counts
+    }
+
+    fn runs(&self, id: ComputationId) -> Option<u64> {
+        let count = (*self.program.cost.executions.get(id.0 as usize)?)?;
+        u64::try_from(count).ok()
+    }
+
+    /// The computations around `row`, innermost first, up to the first one with work of the forward
+    /// pass.
+    fn around(&mut self, row: Row) -> Vec<ComputationId> {
         let program = self.program;
-        let mut id = program.module.computation_of(row);
+        let mut around = vec![program.module.computation_of(row)];
         // Computations call each other without cycles, so the way up ends at the entry.
-        while !self.has_forward(id) {
-            let &[caller] = program.module.callers(id) else { break };
-            id = program.module.computation_of(Row(caller));
+        while let Some(&id) = around.last()
+            && !self.has_forward(id)
+            && let &[caller] = program.module.callers(id)
+        {
+            around.push(program.module.computation_of(Row(caller)));
         }
-        let count = (*program.cost.executions.get(id.0 as usize)?)?;
-        u64::try_from(count).ok().filter(|count| *count > 0)
+        around
     }
 
     fn has_forward(&mut self, id: ComputationId) -> bool {
@@ -186,7 +225,24 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let kept = match site.figure("kept_bytes") {
         0 => String::new(),
         kept => {
-            format!("; keeping the results from the forward pass takes {} per device", bytes(kept))
+            let all = site.figure("kept_peak_bytes");
+            let groups = match all.saturating_sub(kept) {
+                0 => String::new(),
+                read => format!(
+                    ", {} of results and {} of those that an inner loop reads at once",
+                    bytes(kept),
+                    bytes(read)
+                ),
+            };
+            let layer = match site.figure("read_bytes") {
+                0 => String::new(),
+                read => format!(
+                    ", and up to {} more while the backward pass reads those of one layer",
+                    bytes(read)
+                ),
+            };
+            let takes = "keeping the results from the forward pass takes";
+            format!("; {takes} {} per device{groups}{layer}", bytes(all))
         }
     };
     format!(

@@ -153,7 +153,8 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let copies = site.figure("copies");
     format!(
         "{} of {} per device {} replicated on {copies} devices{}: sharding across them saves {} \
-         per device, {} of all parameter bytes{}",
+         per device, {} of all parameter bytes{}. This is the memory of parameters alone: \
+         gradients are then sharded too, and what a step gathers takes memory for a while",
         counted(site.places, "parameter", "parameters"),
         bytes(site.figure("held_bytes")),
         form(site.places, "is", "are"),

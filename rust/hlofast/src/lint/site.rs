@@ -7,6 +7,7 @@ use crate::Provenance;
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
 use crate::ir::{Opcode, Row};
+use crate::memory::Change;
 use std::cmp::Reverse;
 
 /// A rule: its search and its texts.
@@ -38,6 +39,10 @@ pub(super) struct Site {
     pub seconds: Option<f64>,
     /// Parameters of the entry whose values the place is about; see `complete`.
     pub parameters: Vec<Row>,
+    /// Bytes by which the peak falls when values change as `change` says; set when places are combined.
+    pub peak_bytes: Option<u64>,
+    /// How values in memory change, for the peak after the change.
+    pub change: Change,
     /// Figures to add when places are combined.
     pub sums: Vec<Figure>,
     /// Figures that all combined places share.
@@ -67,6 +72,8 @@ impl Site {
             flops: None,
             seconds: None,
             parameters: Vec::new(),
+            peak_bytes: None,
+            change: Change::default(),
             sums: Vec::new(),
             common: Vec::new(),
             phases: Vec::new(),
@@ -134,7 +141,7 @@ impl Site {
 
     /// The part of the modelled time of the collective, or of the instruction, that the bytes or
     /// FLOPs at stake make up; None if unknown.
-    fn modelled_seconds(&self, program: &Program<'_>, measure: Measure) -> Option<f64> {
+    pub fn modelled_seconds(&self, program: &Program<'_>, measure: Measure) -> Option<f64> {
         let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         match measure {
             Measure::Memory | Measure::Traffic => None,
@@ -168,6 +175,7 @@ impl Site {
         self.flops = sum(self.flops, other.flops);
         self.seconds = self.seconds.zip(other.seconds).map(|(own, other)| own + other);
         add_rows(&mut self.parameters, other.parameters, MOST_PARAMETERS);
+        self.change.add(other.change);
         for figure in other.sums {
             match self.sums.iter_mut().find(|own| own.name == figure.name) {
                 Some(own) => own.value = own.value.saturating_add(figure.value),
@@ -212,6 +220,22 @@ fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
 /// The properties that all places of one finding share.
 type Likeness = (u64, i32, i32, u32);
 
+/// Limit on the instructions between an array that is moved and the one that makes it.
+const MOST_MOVES: usize = 16;
+
+/// The first of `rows` that has a source. Copies that the compiler adds have none; then the row
+/// that makes what the first of `rows` moves.
+fn source(program: &Program<'_>, rows: &[Row]) -> Option<Row> {
+    let module = program.module;
+    let columns = module.metadata_columns();
+    let is_known = |row: &Row| program.sources().place(columns, *row).0 >= 0;
+    if let Some(row) = rows.iter().copied().find(is_known) {
+        return Some(row);
+    }
+    let next = |row: &Row| module.operands(*row).first().map(|row| Row(*row));
+    std::iter::successors(rows.first().copied(), next).take(MOST_MOVES).find(is_known)
+}
+
 /// Drains `sites` and combines places with the same key and source line (without a source line, the
 /// same shape). Within a result, places with more at stake come first; results are in the order in
 /// which calls reach their first places.
@@ -224,7 +248,8 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
         let Some(row) = site.subjects.first().filter(|_| !site.is_anywhere) else {
             return (site.key, -1, -1, 0);
         };
-        match program.sources().place(metadata, *row) {
+        let shown = source(program, &site.subjects).unwrap_or(*row);
+        match program.sources().place(metadata, shown) {
             (file, line) if file >= 0 => (site.key, file, line, 0),
             _ => (site.key, -1, -1, program.module.shape(*row).0),
         }
@@ -246,16 +271,22 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
     merged
 }
 
-pub(super) fn finding(program: &Program<'_>, rule: &Rule, site: Site) -> Finding {
+pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Finding {
+    site.peak_bytes = program.peak_falls(&site.change);
+    // Arrays that shrink with those of the finding may then be fused away.
+    site.is_lower_bound |= site.peak_bytes > site.bytes;
     let message = (rule.message)(program, &site);
+    let source = source(program, &site.subjects);
     let mut rows = site.subjects;
     add_rows(&mut rows, site.evidence, 2 * MOST_ROWS);
     Finding {
         code: rule.code,
         rows,
+        source,
         places: site.places,
         bytes: site.bytes,
         measure: rule.measure,
+        peak_bytes: site.peak_bytes,
         flops: site.flops,
         seconds: site.seconds,
         parameters: site.parameters,

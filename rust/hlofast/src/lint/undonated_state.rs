@@ -32,6 +32,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let site = Site::new(entry.row).sum("undonated_bytes", size);
         let mut site = site.common("parameter_bytes", total);
         site.bytes = Some(size);
+        site.change.donated.push(entry.alias.clone());
         site.is_anywhere = true;
         site.provenance = Provenance::Modelled;
         sites.push(site);
@@ -42,10 +43,24 @@ fn message(_: &Program<'_>, site: &Site) -> String {
     let size = site.figure("undonated_bytes");
     format!(
         "{} of {}, {} of all parameter bytes, {} replaced by results of the same shape and not \
-         donated: the step holds the old and the new state",
+         donated: the step holds the old and the new state{}",
         counted(site.places, "parameter", "parameters"),
         bytes(size),
         percent(size, site.figure("parameter_bytes")),
         form(site.places, "is", "are"),
+        site.peak_bytes.map(|peak| falls(peak, size)).unwrap_or_default(),
     )
+}
+
+/// By how much the peak falls, and why by less than the `size` of the parameters.
+fn falls(peak: u64, size: u64) -> String {
+    let why = ", because temporaries use the memory of results until these are written";
+    match peak {
+        0 => format!("; donating them does not lower the peak of memory{why}"),
+        _ => format!(
+            "; donating them lowers the peak of memory by {}{}",
+            bytes(peak),
+            if peak < size { why } else { "" }
+        ),
+    }
 }

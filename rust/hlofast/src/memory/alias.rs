@@ -65,17 +65,23 @@ impl Donations {
             donations.is_unreadable = module.header_attribute("input_output_alias").is_some();
             return donations;
         };
+        donations.add(reader, aliases);
+        donations
+    }
+
+    /// Adds `aliases` to those of the header.
+    pub fn add(&mut self, reader: &Reader<'_>, aliases: &[Alias]) {
+        let module = reader.module;
         let parameters = parameters_by_number(module);
         let costs = module.shape_costs();
         let root = module.computation(module.entry()).root;
         for alias in aliases {
             match donated_pair(reader, &parameters, root, alias, costs) {
-                Some((pair, true)) => donations.pairs.push(pair),
+                Some((pair, true)) => self.pairs.push(pair),
                 // A result cannot take memory of a different size.
-                Some((_, false)) | None => donations.contradictory += 1,
+                Some((_, false)) | None => self.contradictory += 1,
             }
         }
-        donations
     }
 }
 

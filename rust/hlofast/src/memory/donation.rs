@@ -9,19 +9,22 @@
 
 use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Place, Through, fan_out, step};
 use crate::flow::{Attribution, Phase};
-use crate::ir::decode::{HeaderValue, decode_header};
+use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::intern::BuildMix;
 use crate::ir::size::ShapeCost;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use hashbrown::{HashMap, HashSet};
 
 /// An array of a parameter that could be donated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Donatable {
     /// The parameter.
     pub row: Row,
     /// Bytes on a device.
     pub bytes: i64,
+    /// The parameter's number and the path to the array, with the path of the result that would take
+    /// its memory.
+    pub alias: Alias,
 }
 
 /// Limit on the steps of all walks together.
@@ -160,7 +163,8 @@ fn matched(
     order.sort_by_key(|array| std::cmp::Reverse(bytes(costs, array.shape)));
     let mut steps = MOST_STEPS_TOGETHER;
     let mut seen = Seen::new(module);
-    let mut sources: Vec<Vec<usize>> = Vec::with_capacity(order.len());
+    // For each result the parameters that it could replace, and its path.
+    let mut sources: Vec<(Vec<usize>, &[i64])> = Vec::with_capacity(order.len());
     let mut demand = vec![0u32; parameters.len()];
     for result in order {
         let reached = reached(module, &result.place, is_new, &mut steps, &mut seen);
@@ -172,23 +176,27 @@ fn matched(
         of_shape.sort_unstable();
         of_shape.dedup();
         of_shape.iter().for_each(|number| demand[*number] += 1);
-        sources.push(of_shape);
+        sources.push((of_shape, &result.index));
     }
     // Results with the fewest sources choose first, and choose the parameter that the fewest other
     // results could take: a new moment depends on its old value alone, a new weight on its old
     // value and all moments.
-    sources.sort_by_key(Vec::len);
-    let mut is_taken = vec![false; parameters.len()];
-    for of_shape in sources {
-        let free = of_shape.into_iter().filter(|number| !is_taken[*number]);
+    sources.sort_by_key(|(of_shape, _)| of_shape.len());
+    // By parameter: the path of the result that takes its memory.
+    let mut taken_by: Vec<Option<&[i64]>> = vec![None; parameters.len()];
+    for (of_shape, path) in sources {
+        let free = of_shape.into_iter().filter(|number| taken_by[*number].is_none());
         if let Some(number) = free.min_by_key(|number| demand[*number]) {
-            is_taken[number] = true;
+            taken_by[number] = Some(path);
         }
     }
-    let taken = parameters.iter().zip(&is_taken).filter(|(_, is_taken)| **is_taken);
-    let entry =
-        |array: &Array| Donatable { row: array.place.row, bytes: bytes(costs, array.shape) };
-    let mut donatable: Vec<Donatable> = taken.map(|(array, _)| entry(array)).collect();
+    let entry = |(array, path): (&Array, Option<&[i64]>)| {
+        let (number, index) = array.index.split_first()?;
+        let (output_index, index) = (path?.to_vec(), index.to_vec());
+        let alias = Alias { output_index, number: *number, index, must_alias: false };
+        Some(Donatable { row: array.place.row, bytes: bytes(costs, array.shape), alias })
+    };
+    let mut donatable: Vec<Donatable> = parameters.iter().zip(taken_by).filter_map(entry).collect();
     donatable.sort_by_key(|entry| entry.row);
     donatable
 }

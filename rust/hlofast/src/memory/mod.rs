@@ -4,10 +4,12 @@
 //! they hold (`values.rs`), values that must share memory form buffers (`alias.rs`), instructions
 //! form one sequence of steps (`schedule.rs`), and every value is live from the step that defines
 //! it to its last use (`ranges.rs`). `share.rs` decides which values may also share memory. XLA's
-//! account (`xla.rs`) follows its buffer assignment (`assign.rs`) and its heap (`pack.rs`).
+//! account (`xla.rs`) follows its buffer assignment (`assign.rs`) and its heap (`pack.rs`);
+//! `change.rs` repeats it for the program after a change.
 
 mod alias;
 mod assign;
+mod change;
 mod class;
 mod donation;
 mod files;
@@ -25,6 +27,7 @@ mod values;
 mod xla;
 
 pub use assign::Heap;
+pub use change::{Alike, Change, peak_after};
 pub use class::{Class, Classes};
 pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
@@ -35,6 +38,7 @@ use xla::account_of;
 pub use xla::{Packing, Signature, Tables, XlaAccount, xla_account, xla_packing};
 
 use crate::cost::Backend;
+use crate::ir::decode::Alias;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use alias::{Donations, Sets, join_aliases};
 use nodes::{Nodes, ShapeNodes};
@@ -125,6 +129,16 @@ struct Frame {
 
 impl Frame {
     fn new(module: &Module, permutation: Option<&[u32]>, rule: Rule) -> Result<Self, MemoryError> {
+        Self::donating(module, permutation, rule, &[])
+    }
+
+    /// The frame of the module if `donated` were aliases too.
+    fn donating(
+        module: &Module,
+        permutation: Option<&[u32]>,
+        rule: Rule,
+        donated: &[Alias],
+    ) -> Result<Self, MemoryError> {
         let shapes = ShapeNodes::new(module);
         let steps = Steps::new(module, permutation);
         let nodes = Nodes::new(module, &steps, &shapes).ok_or(MemoryError::TooManyParts)?;
@@ -133,7 +147,10 @@ impl Frame {
         let through_markers = rule == Rule::InPlace;
         let Values { of: values, mismatched, has_followed_markers } =
             Values::new(&reader, through_markers);
-        let donations = Donations::new(&reader);
+        let mut donations = Donations::new(&reader);
+        if !donated.is_empty() {
+            donations.add(&reader, donated);
+        }
         let mut sets = Sets::new(values.len());
         join_aliases(&reader, &values, &donations, &mut sets);
         let mut ranges = Ranges::new(&reader, &values, &donations);

@@ -134,7 +134,19 @@ pub(super) fn account_of(
     ranges: Ranges,
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
-    assigned(module, frame, sets, ranges, |reader, assignment, is_in_heap| {
+    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
+    account_with(module, frame, (sets, ranges), sizes, tables)
+}
+
+/// [`account_of`] with other sizes.
+pub(super) fn account_with(
+    module: &Module,
+    frame: &Frame,
+    shared: (Sets, Ranges),
+    sizes: Sizes,
+    tables: Option<Tables>,
+) -> Result<XlaAccount, MemoryError> {
+    assigned(module, frame, shared, sizes, |reader, assignment, is_in_heap| {
         let backend = Backend::of_module(module);
         let tables = tables.unwrap_or_else(|| Tables::of_module(module, backend));
         let mut account = XlaAccount::default();
@@ -186,7 +198,8 @@ pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
     let mut frame = Frame::new(module, None, Rule::Xla)?;
     let ranges = std::mem::take(&mut frame.ranges);
     let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
-    assigned(module, &frame, sets, ranges, |_, assignment, is_in_heap| {
+    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
+    assigned(module, &frame, (sets, ranges), sizes, |_, assignment, is_in_heap| {
         let live = assignment.heaps(is_in_heap)?.get(&HBM).map_or(0, |heap| heap.bytes);
         let tables = assignment.table_bytes(is_in_heap);
         Ok(assignment.packed(is_in_heap).map(|heap| Packing {
@@ -201,13 +214,12 @@ pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
 fn assigned<T>(
     module: &Module,
     frame: &Frame,
-    mut sets: Sets,
-    mut ranges: Ranges,
+    (mut sets, mut ranges): (Sets, Ranges),
+    sizes: Sizes,
     then: impl FnOnce(&Reader<'_>, &Assignment<'_>, &[bool]) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
     let buffers = Buffers::new(&frame.values, &mut sets);
     let reader = frame.reader(module);
-    let sizes = Sizes::new(&reader);
     ranges.take_turns(&buffers, |ranges, first, second| {
         // In fast memory XLA allocates the replacement of a value before it frees the value; values
         // carried by loops and branches count as one.
@@ -229,10 +241,12 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    fn new(reader: &Reader<'_>) -> Self {
+    /// `changed` gives the bytes of a shape from those that it has.
+    pub fn new(reader: &Reader<'_>, changed: impl Fn(ShapeId, i64) -> i64) -> Self {
         let module = reader.module;
-        let size = |(id, cost): (ShapeId, &ShapeCost)| {
-            if module.shapes().tuple(id).is_some() { 0 } else { on_one_core(module, id, cost.size) }
+        let size = |(id, cost): (ShapeId, &ShapeCost)| match module.shapes().tuple(id) {
+            Some(_) => 0,
+            None => changed(id, on_one_core(module, id, cost.size)),
         };
         let by_shape: Vec<i64> =
             module.shapes().ids().zip(module.shape_costs()).map(size).collect();

@@ -35,7 +35,7 @@ pub use field::{Field, Kind};
 pub use matmuls::matmuls;
 pub use measured::{measured_collectives, runs, unjoined};
 pub use memory_files::memory_file;
-pub use modules::{computations, findings, instructions};
+pub use modules::{calls, computations, findings, instructions};
 pub use parquet::{of_parquet, parquet, parquet_without};
 pub use planned::{candidates, savable};
 pub use profiled::{

@@ -2,7 +2,7 @@
 
 use super::{Columns, Field, Origin, common, narrow, number, shape_text};
 use crate::cost::Cost;
-use crate::flow::Attribution;
+use crate::flow::{Attribution, Callers};
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::summary::Summary;
 
@@ -106,8 +106,29 @@ pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution)
 /// How many parameters a finding names.
 const SHOWN: usize = 8;
 
+/// How many calls of the line of a finding are named, and how many of its places are looked at.
+const CALLS: (usize, usize) = (4, 64);
+
+/// The lines that call the function whose line is that of `finding`, if several lines call it.
+pub fn calls(callers: &Callers<'_>, finding: &crate::lint::Finding) -> Vec<String> {
+    let places = usize::try_from(finding.places).unwrap_or(usize::MAX);
+    let own = finding.rows.iter().take(places.min(CALLS.1)).copied();
+    let mut texts: Vec<String> = Vec::new();
+    for (file, line) in finding.source.into_iter().chain(own).filter_map(|row| callers.of(row)) {
+        let text = format!("{}:{line}", String::from_utf8_lossy(file));
+        if texts.len() < CALLS.0 && !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
+}
+
 /// One row per finding; findings with more at stake come first.
-pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Columns {
+pub fn findings(
+    origin: &Origin<'_>,
+    callers: &Callers<'_>,
+    findings: &[crate::lint::Finding],
+) -> Columns {
     let module = origin.module;
     let each = || findings.iter();
     let first = |finding: &crate::lint::Finding| finding.rows.first().copied();
@@ -126,6 +147,9 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     table.numbers(field, each().map(|finding| number(Some(finding.places))));
     let doc = "Bytes at stake per step and device.";
     table.numbers(Field::bytes("bytes", doc).nullable(), each().map(|f| number(f.bytes)));
+    let doc = "Bytes by which the peak of memory falls if what the finding names changes and all \
+               else stays.";
+    table.numbers(Field::bytes("peak_bytes", doc).nullable(), each().map(|f| number(f.peak_bytes)));
     let doc = "What the bytes are: wire, payload, memory or traffic.";
     let field = Field::word("bytes_are", doc).nullable();
     table.texts(field, each().map(|finding| finding.measure.as_str()));
@@ -150,10 +174,16 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     let field = Field::word("phase", "The phases of the places, joined by +.").nullable();
     table.texts(field, each().map(phases));
     let file = |row: Row| origin.source_file(row).unwrap_or_default();
-    let files = each().map(|finding| first(finding).map(file).unwrap_or_default());
+    let files = each().map(|finding| finding.source.map(file).unwrap_or_default());
     table.texts(common::source_file(), files);
     let line = |row: Row| origin.source_line(row);
-    table.numbers(common::source_line(), each().map(|f| first(f).map_or(-1, line)));
+    table.numbers(common::source_line(), each().map(|f| f.source.map_or(-1, line)));
+    let called_at = |finding: &crate::lint::Finding| {
+        let texts: Vec<String> = calls(callers, finding);
+        texts.join(", ")
+    };
+    let doc = "The lines that call it, if it is a line of a function that several lines call.";
+    table.texts(Field::text("called_at", doc).nullable(), each().map(called_at));
     table.flags(common::is_lower_bound(), each().map(|finding| finding.is_lower_bound));
     let doc = "Provenance of what is at stake.";
     table.texts(Field::word("provenance", doc), each().map(|f| f.provenance.as_str()));

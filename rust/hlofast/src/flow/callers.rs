@@ -1,0 +1,86 @@
+//! Where a line of a shared function is called from.
+//!
+//! The line of an instruction may be one of a helper that many places call: a normalisation, or a short
+//! function around a sharding constraint. What to change is then at the call. A line counts as a
+//! helper's if stacks in the module's table call it from different lines.
+
+use super::frames::{FrameChoice, SourceOptions, Sources, is_library};
+use crate::ir::decode::StackFrames;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
+use hashbrown::HashMap;
+
+/// Limit on the frames that are followed outwards from one frame. Stacks of JAX programs have fewer.
+const DEEPEST: usize = 256;
+
+/// The number of a file in the module's table, and a line of it.
+type Place = (usize, i64);
+
+/// Who calls a line.
+#[derive(Clone, Copy)]
+struct Calls {
+    first: Place,
+    /// Whether other lines call it too.
+    has_others: bool,
+}
+
+/// The calls of lines of a module.
+pub struct Callers<'a> {
+    module: &'a Module,
+    sources: &'a Sources,
+    /// By frame id: the place of the frame and that of its caller, both outside libraries.
+    of_frame: Vec<Option<(Place, Place)>>,
+    of_place: HashMap<Place, Calls, BuildMix>,
+}
+
+impl<'a> Callers<'a> {
+    /// The calls in the stacks of `module`; none if `options` show other frames than the user's.
+    pub fn new(module: &'a Module, sources: &'a Sources, options: &SourceOptions) -> Self {
+        let mut of_frame = Vec::new();
+        let mut of_place: HashMap<Place, Calls, BuildMix> = HashMap::default();
+        if options.frame == FrameChoice::User {
+            let tables = module.frame_tables();
+            let names = tables.file_names.iter();
+            let is_user: Vec<bool> =
+                names.map(|file| !is_library(file, &options.libraries)).collect();
+            of_frame = (0..=tables.len()).map(|id| call(tables, id as i64, &is_user)).collect();
+        }
+        for (place, caller) in of_frame.iter().flatten() {
+            let calls =
+                of_place.entry(*place).or_insert(Calls { first: *caller, has_others: false });
+            calls.has_others |= calls.first != *caller;
+        }
+        Self { module, sources, of_frame, of_place }
+    }
+
+    /// The file and line that call the shared function whose line is shown for `row`; None if one line
+    /// alone calls it, or if the text does not tell.
+    pub fn of(&self, row: Row) -> Option<(&'a [u8], i64)> {
+        let columns = self.module.metadata_columns();
+        let names = &self.module.frame_tables().file_names;
+        let frame = usize::try_from(*columns.frame.get(row.0 as usize)?).ok()?;
+        let (own, caller) = (*self.of_frame.get(frame)?)?;
+        let (file, line) = self.sources.place(columns, row);
+        let shown = self.sources.file(columns, file)?;
+        let is_shown = *names.get(own.0)? == shown && i64::from(line) == own.1;
+        let is_shared = self.of_place.get(&own).is_some_and(|calls| calls.has_others);
+        Some((names.get(caller.0).filter(|_| is_shown && is_shared)?, caller.1))
+    }
+}
+
+/// The innermost place of frame `id` in a file that `is_user`, and the next one that calls it.
+fn call(tables: &StackFrames, id: i64, is_user: &[bool]) -> Option<(Place, Place)> {
+    let mut own = None;
+    let mut at = id;
+    for _ in 0..DEEPEST {
+        let known = tables.place(at).map(|(file, _, line)| (file, line));
+        match known.filter(|place| is_user.get(place.0) == Some(&true)) {
+            Some(place) if own.is_none() => own = Some(place),
+            Some(place) if own != Some(place) => return Some((own?, place)),
+            _ => {}
+        }
+        let frame = usize::try_from(at).ok()?.checked_sub(1)?;
+        at = *tables.frame_parents.get(frame)?;
+    }
+    None
+}

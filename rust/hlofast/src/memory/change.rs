@@ -1,0 +1,82 @@
+//! The peak of a program after a change: results that take the memory of parameters, and arrays that
+//! become smaller.
+//!
+//! Only what the change names is changed. Everything else is as in the text: its schedule, its fusions, and
+//! the place of every other value. XLA's account (`xla.rs`) is made of that program anew, so memory
+//! that becomes free is given to other values as XLA would give it: a result that is not donated stays
+//! allocated throughout, and temporaries of the step live in it until it is written; once it takes the
+//! memory of a parameter, these need memory of their own. So donating frees less than the bytes of the results.
+
+use super::alias::Sets;
+use super::xla::{Sizes, account_with};
+use super::{Frame, MemoryError, Rule, Tables};
+use crate::ir::decode::Alias;
+use crate::ir::{Module, ShapeId};
+
+/// Arrays that become smaller together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alike {
+    /// The elements that each of them has.
+    pub elements: u64,
+    /// A dimension that each of them has.
+    pub dimension: u64,
+    /// By how much their bytes are divided.
+    pub parts: u64,
+}
+
+/// A change of the values of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Results that take the memory of parameters.
+    pub donated: Vec<Alias>,
+    /// Arrays that become smaller.
+    pub divided: Vec<Alike>,
+}
+
+impl Change {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.donated.is_empty() && self.divided.is_empty()
+    }
+
+    /// Adds `other`.
+    pub fn add(&mut self, other: Change) {
+        self.donated.extend(other.donated);
+        for alike in other.divided {
+            if !self.divided.contains(&alike) {
+                self.divided.push(alike);
+            }
+        }
+    }
+
+    /// The bytes of arrays of `shape`, which are `bytes` before the change.
+    fn bytes(&self, module: &Module, shape: ShapeId, bytes: i64) -> i64 {
+        let Some(array) = module.shapes().array(shape).filter(|_| !self.divided.is_empty()) else {
+            return bytes;
+        };
+        let has = |size: u64| {
+            let mut sizes = (0..array.rank()).filter_map(|at| array.dimension(at)?.bound());
+            sizes.any(|own| u64::try_from(own) == Ok(size))
+        };
+        let elements = array.elements();
+        let is_own = |own: &&Alike| elements == Some(own.elements) && has(own.dimension);
+        match self.divided.iter().find(is_own).map(|own| i64::try_from(own.parts)) {
+            Some(Ok(parts)) if parts > 0 => bytes / parts,
+            _ => bytes,
+        }
+    }
+}
+
+/// The HBM peak of `module` after `change`, in XLA's account. The text order is the schedule.
+pub fn peak_after(
+    module: &Module,
+    tables: Option<Tables>,
+    change: &Change,
+) -> Result<i64, MemoryError> {
+    let mut frame = Frame::donating(module, None, Rule::Xla, &change.donated)?;
+    let ranges = std::mem::take(&mut frame.ranges);
+    let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+    let changed = |shape, bytes| change.bytes(module, shape, bytes);
+    let sizes = Sizes::new(&frame.reader(module), changed);
+    Ok(account_with(module, &frame, (sets, ranges), sizes, tables)?.hbm_peak())
+}
