@@ -262,6 +262,48 @@ def test_copies_that_the_compiler_makes_get_no_advice() -> None:
     assert [own for own in stated if own.code == "widened-weights-kept" and own.advice] == []
 
 
+def test_copies_of_the_compiler_have_the_line_of_what_they_move() -> None:
+    (finding,) = findings("parked_away", "offload-waited")
+    assert finding.source_file == "tests/fixtures/advice_schedules.py"
+    module = program("parked_away")
+    copy = module[finding.instructions[0]]
+    assert copy.metadata is None or copy.metadata.source_line is None
+    (maker,) = copy.operands[:1]
+    assert maker.metadata is not None
+    assert finding.source_line == maker.metadata.source_line
+    assert finding.place == f"made at {finding.source_file}:{finding.source_line}"
+
+
+def test_calls_of_a_shared_line_are_named() -> None:
+    found = findings("planted_whole_batch", "batch-gathered")
+    calls = {finding.source_line: finding.called_at for finding in found}
+    # The norm of a layer, which attention and MLP call.
+    assert any(calls.values())
+    for finding in found:
+        for call in finding.called_at:
+            assert call in finding.place
+            assert call != f"{finding.source_file}:{finding.source_line}"
+
+
+def test_a_scatter_that_takes_as_long_is_no_finding() -> None:
+    # Without a device only FLOPs are known.
+    _, axes, *_ = cases.PROGRAMS["experts_dispatched"]
+    alone = hlofast.loads(texts()["experts_dispatched"], mesh=axes).lint()
+    (finding,) = alone.of("one-hot-matmul")
+    moved = finding.figures["replacing_bytes"]
+    assert f"moves {moved:,} B of memory instead" in finding.message
+    assert findings("experts_dispatched", "one-hot-matmul") == ()
+
+
+def test_what_donation_frees_is_less_than_the_state() -> None:
+    (finding,) = findings("lm_undonated", "undonated-state")
+    assert finding.peak_bytes == TRUTH["lm_undonated"]["peak"] - TRUTH["lm"]["peak"]
+    assert finding.bytes is not None
+    assert 0 < finding.peak_bytes < finding.bytes
+    assert finding.at_stake.endswith("at the peak")
+    assert f"lowers the peak of memory by {finding.peak_bytes:,} B" in finding.message
+
+
 def test_findings_are_ordered_by_seconds() -> None:
     for name in cases.PROGRAMS:
         timed = [finding.seconds for finding in program(name).lint()]

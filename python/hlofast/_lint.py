@@ -148,7 +148,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """File and line, and the lines that call that line if it is a helper's; empty if unknown."""
+        """File and line, and what calls that line if it is a helper's; empty if unknown."""
         if self.source_file is None:
             return ""
         line = "" if self.source_line is None else f":{self.source_line}"

@@ -10,6 +10,7 @@ import contextlib
 
 import advice_cases
 import advice_layouts
+import advice_memory
 import advice_models
 import advice_programs
 import advice_schedules
@@ -20,9 +21,24 @@ import numpy as np
 import planted_models
 from jax.sharding import Mesh
 
-MODULES = (advice_programs, advice_types, advice_schedules, advice_models, advice_layouts)
+MODULES = (
+    advice_programs,
+    advice_types,
+    advice_schedules,
+    advice_models,
+    advice_layouts,
+    advice_memory,
+)
 SIZES = {
     advice_programs: {"LAYERS": 4, "WIDTH": 64, "HIDDEN": 128, "BATCH": 8, "LENGTH": 32},
+    advice_memory: {
+        "WIDTH": 64,
+        "HIDDEN": 128,
+        "BATCH": 8,
+        "LENGTH": 32,
+        "WORDS": 256,
+        "SLOTS": 8,
+    },
     advice_models: {"WORDS": 256},
     planted_models: {"BATCH": 8, "SEQUENCE": 32, "WIDTH": 64, "HIDDEN": 128, "VOCABULARY": 256},
 }
