@@ -148,10 +148,10 @@ def test_values_match_by_whole_words_of_names(flash):
         policies.policy(save=row["name"], offload=row["name"])
 
 
-def test_lanesthat_are_fetched_in_slices_count_one_lane():
-    """A policy keeps one lane of the log-sum-exps: 16 x 2 x 4,096 of float32."""
+def test_lanes_that_are_fetched_in_slices_count_one_lane():
+    """A policy keeps one lane of the log-sum-exps of 16 layers: 16 x 2 x 4,096 of float32."""
     every = policy_texts.unpack("unlike3")
     for name in ("tensor_splash.none", "tensor_splash.none.before"):
         savable = hlofast.loads(every[name]).remat().policies.savable
         (lanes,) = [row for row in savable if row["kind"] == "kernel" and "f32" in row["shape"]]
-        assert lanes["bytes"] == 16 * 2 * 4096 * 4, name
+        assert lanes["bytes"] == 16 * (16 * 2 * 4096) * 4, name
