@@ -116,8 +116,10 @@ def test_the_code_shows_the_loop_over_layers(dense):
     policies = dense.remat().policies
     assert not policies.is_scanned
     code = policies.policy("nothing_saveable").code
+    place = "tests/fixtures/policy_models.py:277"
     assert code.splitlines() == [
         "policy = jax.checkpoint_policies.nothing_saveable",
+        f"# one jax.checkpoint around all of a layer: _layer (called at {place})",
         "layer = jax.checkpoint(layer, policy=policy)",
         "for weights in layers:",
         "    x = layer(x, weights)",

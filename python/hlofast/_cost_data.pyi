@@ -154,11 +154,16 @@ class RematData:
     def places(self, rows: list[int]) -> list[tuple[str, str, int]]:
         """Operation name, source file and source line of each of `rows`; empty if unknown."""
     def policies(
-        self, time: TimeData | None = None, host: tuple[float, int | None] | None = None
+        self,
+        time: TimeData | None = None,
+        host: tuple[float, int | None] | None = None,
+        apart: bool = False,
     ) -> PolicyData:
         """The scans over layers, and what they need under other checkpoint policies; `time` gives
         the seconds of recomputed work. `host` are the bytes per second between a device and its
-        host in one direction, and the bytes of host memory for a device, if known.
+        host in one direction, and the bytes of host memory for a device, if known. With `apart`,
+        each function of a layer without a loop is taken by itself, if the text does not tell how
+        they are checkpointed.
 
         Raises `ValueError` with a word that says why if the model covers no layers.
         """
@@ -188,6 +193,11 @@ class PolicyData:
 
     def loops(self) -> list[tuple[int, int]]:
         """Row and iterations of each forward loop."""
+    def units(self) -> tuple[list[tuple[int, str, str, int, str]], bool]:
+        """The functions of layers without a loop, in order: kind of layers, name, the file and line
+        of the call, and the file of the function, as far as known. Then whether several are taken
+        as one layer because the text does not tell how they are checkpointed.
+        """
     def pressure_seconds(self) -> float | None:
         """Seconds that the step loses for lack of memory; None without a device."""
 

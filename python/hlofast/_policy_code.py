@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from hlofast import _policy_units
 from hlofast._text import printable
 
 TYPE_CHECKING = False
@@ -162,7 +163,8 @@ def code(policy: Policy) -> str:
         if library is not None:
             usage = _FLAX[library, policy._policies.is_scanned]
         groups = (_IN_GROUPS,) if policy._policies.has_checkpointed_groups else ()
-        lines = [*_jax(policy, rows), *groups, *usage]
+        units = _policy_units.lines(policy._policies, library=library is not None)
+        lines = [*_jax(policy, rows), *groups, *units, *usage]
     return "\n".join(lines)
 
 

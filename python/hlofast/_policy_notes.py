@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _policy_fields as fields
-from hlofast import devices
+from hlofast import _policy_units, devices
 from hlofast._policy import EVERYTHING
 from hlofast._result import Note
 
@@ -22,6 +22,9 @@ it: less than the error of modelled steps (`benches/policy_accuracy.py`)."""
 def notes(policies: Policies) -> Iterator[Note]:
     """The notes, in order."""
     yield from _of_loops(policies)
+    units = _policy_units.note_of(policies)
+    if units is not None:
+        yield Note("policy-units", units[0], **units[1])
     yield from of_errors(policies)
     yield from _of_unknown(policies)
     chosen, hbm = policies.chosen, policies.hbm

@@ -10,6 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 
+/// A function of a layer: the kind of layers, its name, the file and line of the call, and its own file.
+type Called = (u32, String, String, i64, String);
+
 /// The layers of a module.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct PolicyData {
@@ -42,8 +45,9 @@ impl PolicyData {
         held: Arc<Held>,
         timing: Option<Timing>,
         host: Option<(f64, Option<i64>)>,
+        is_apart: bool,
     ) -> Result<Self, NoPolicies> {
-        let policies = held.stage.policies()?;
+        let policies = held.stage.policies(is_apart)?;
         let host = host.filter(|_| !policies.is_grouped());
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
         Ok(Self { held, policies, timing, host })
@@ -105,6 +109,23 @@ impl PolicyData {
     /// Row and iterations of each forward loop.
     fn loops(&self) -> Vec<(u32, u64)> {
         self.policies.loops().map(|(row, trips)| (row.0, trips)).collect()
+    }
+
+    /// The functions of layers without a loop, in order: kind of layers, name, the file and line of the call,
+    /// and the file of the function, as far as known. Then whether several are taken as one layer because the
+    /// text does not tell how they are checkpointed.
+    fn units(&self) -> (Vec<Called>, bool) {
+        let tables = self.held.stage.module().frame_tables();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (units, is_ambiguous) = self.policies.units();
+        let known = units.iter().filter_map(|unit| {
+            let inner = tables.frame(i64::from(unit.inner))?;
+            let call = tables.frame(i64::from(unit.call));
+            let (file, line) =
+                call.map_or_else(Default::default, |own| (text(own.file), own.positions.line));
+            Some((unit.kind, text(inner.function), file, line, text(inner.file)))
+        });
+        (known.collect(), is_ambiguous)
     }
 
     /// Seconds that the step loses for lack of memory; None without a device.

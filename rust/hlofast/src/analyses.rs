@@ -381,19 +381,20 @@ impl<M: Borrow<Module>> Analyses<M> {
     }
 
     /// The layers, and what they would need under other checkpoint policies; why not, if memory cannot
-    /// be counted or the model covers no layers.
-    pub fn policies(&self) -> Result<Policies, NoPolicies> {
+    /// be counted or the model covers no layers. The functions of a layer without a loop are taken by themselves
+    /// if `is_apart` and the text does not tell whether they are checkpointed together.
+    pub fn policies(&self, is_apart: bool) -> Result<Policies, NoPolicies> {
         if !self.module().is_scheduled() {
             let devices = self.devices_together();
             let mesh = self.derived_mesh().map(|derived| &derived.mesh);
             let local = Local::new(self.module(), mesh, devices).ok_or(NoPolicies::Memory)?;
             let (cost, attribution) = (self.cost(), self.attribution());
-            let is_whole = devices > 1;
-            return Policies::before_schedule(self.module(), cost, attribution, &local, is_whole);
+            let how = (devices > 1, is_apart);
+            return Policies::before_schedule(self.module(), cost, attribution, &local, how);
         }
         let peak = self.counted_peak().ok_or(NoPolicies::Memory)?;
         let memory = self.memory().map_err(|_| NoPolicies::Memory)?;
-        Policies::new(self.module(), self.cost(), self.attribution(), memory, peak)
+        Policies::new(self.module(), self.cost(), self.attribution(), memory, (peak, is_apart))
     }
 
     /// Bytes at the peak, as in `Counting::usual`: XLA's own account of scheduled TPU modules,

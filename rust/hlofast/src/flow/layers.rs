@@ -42,6 +42,27 @@ pub fn without_layer_numbers(component: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
+/// `component` of a scope with `*` for all numbers that end a word, also those of parts of one layer: `attn_3`,
+/// `mlp12`, `blocks[3]`, but not `conv2d`.
+pub fn without_numbers(component: &[u8]) -> Cow<'_, [u8]> {
+    let mut text: Vec<u8> = Vec::with_capacity(component.len());
+    let mut at = 0;
+    while at < component.len() {
+        let digits = component[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let is_end = component.get(at + digits).is_none_or(|next| !next.is_ascii_alphanumeric());
+        match digits {
+            0 => text.push(component[at]),
+            _ if is_end => text.push(ANY),
+            _ => text.extend_from_slice(&component[at..at + digits]),
+        }
+        at += digits.max(1);
+    }
+    match text == component {
+        true => Cow::Borrowed(component),
+        false => Cow::Owned(text),
+    }
+}
+
 /// Whether a number after `before` is a layer number.
 fn numbers_layers(before: &[u8]) -> bool {
     // Characters between name and number: `layer_3`, `layers.3`, `['layers'][3]`,
@@ -58,6 +79,15 @@ fn numbers_layers(before: &[u8]) -> bool {
 impl ScopeTree {
     /// For each scope, the first scope whose path differs only in layer numbers.
     pub fn merged_layers(&self, module: &Module) -> Vec<u32> {
+        self.merged(module, without_layer_numbers)
+    }
+
+    /// For each scope, the first scope whose path differs only in numbers at the ends of words: `attn_3`.
+    pub fn merged_numbers(&self, module: &Module) -> Vec<u32> {
+        self.merged(module, without_numbers)
+    }
+
+    fn merged(&self, module: &Module, without: impl Fn(&[u8]) -> Cow<'_, [u8]>) -> Vec<u32> {
         let mut first: HashMap<(u32, Cow<'_, [u8]>), u32> = HashMap::new();
         let mut merged: Vec<u32> = Vec::with_capacity(self.len());
         for scope in 0..self.len() as u32 {
@@ -67,7 +97,7 @@ impl ScopeTree {
             }
             // Parents precede their children.
             let parent = merged[self.parent(scope) as usize];
-            let name = without_layer_numbers(self.component(module, scope));
+            let name = without(self.component(module, scope));
             merged.push(*first.entry((parent, name)).or_insert(scope));
         }
         merged
@@ -77,6 +107,22 @@ impl ScopeTree {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_at_the_ends_of_words_are_left_out() {
+        for (component, expected) in [
+            ("attn_3", "attn_*"),
+            ("jvp(mlp12)", "jvp(mlp*)"),
+            ("blocks[3]", "blocks[*]"),
+            ("conv2d", "conv2d"),
+            ("Dense_0", "Dense_*"),
+            ("3", "*"),
+            ("", ""),
+        ] {
+            let own = without_numbers(component.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&own), expected);
+        }
+    }
 
     #[test]
     fn only_the_numbers_of_layers_are_left_out() {

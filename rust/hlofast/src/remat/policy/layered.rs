@@ -4,6 +4,7 @@
 use super::graph::Graph;
 use super::named::is_early_checkpoint;
 use super::nameless;
+use super::units::Unit;
 use crate::flow::{Attribution, Phase, ScopeTree, without_layer_numbers};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
@@ -42,11 +43,16 @@ pub struct Layers {
     scope: Vec<u32>,
     /// By scope: the first scope that differs only in layer numbers.
     merged: Vec<u32>,
+    /// The functions that compute layers, in the order in which they run; none for kinds of layers
+    /// whose functions are unknown.
+    pub units: Vec<Unit>,
+    /// Whether several of them are taken as one layer because the text does not tell how they are checkpointed.
+    pub is_ambiguous: bool,
 }
 
 impl Layers {
     /// Without layers, but with the names of rows.
-    fn of_no_row(module: &Module, attribution: &Attribution) -> Self {
+    fn of_no_row(module: &Module, attribution: &Attribution, merged: Vec<u32>) -> Self {
         let scope = attribution.scope.get(..module.row_count()).unwrap_or_default().to_vec();
         Layers {
             kinds: Vec::new(),
@@ -54,7 +60,9 @@ impl Layers {
             layer: vec![NONE; scope.len()],
             is_known: vec![false; scope.len()],
             scope,
-            merged: attribution.scopes.merged_layers(module),
+            merged,
+            units: Vec::new(),
+            is_ambiguous: false,
         }
     }
 
@@ -96,6 +104,16 @@ impl Layers {
         }
     }
 
+    /// Replaces the layers; `new` tells that of a row in one of the old layers.
+    pub fn relabel(&mut self, kinds: Vec<Kind>, kind: Vec<u32>, new: impl Fn(Row, u32) -> u32) {
+        (self.kinds, self.kind) = (kinds, kind);
+        for (row, layer) in (0u32..).zip(&mut self.layer) {
+            if *layer != NONE {
+                *layer = new(Row(row), *layer);
+            }
+        }
+    }
+
     /// The name of a row's value within its layer.
     pub fn name_of(&self, module: &Module, row: Row) -> Name {
         let columns = module.metadata_columns();
@@ -110,7 +128,13 @@ pub fn layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Opti
     numbered_layers(module, attribution, graph).or_else(|| {
         let phases = attribution.phases(module);
         let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        nameless::layers(module, graph, Layers::of_no_row(module, attribution), phase)
+        let of = |merged| {
+            let names = Layers::of_no_row(module, attribution, merged);
+            nameless::layers(module, graph, names, phase)
+        };
+        // Scopes may have numbers that are not known as those of layers: `attn_3`.
+        of(attribution.scopes.merged_layers(module))
+            .or_else(|| of(attribution.scopes.merged_numbers(module)))
     })
 }
 
@@ -138,7 +162,8 @@ fn numbered_layers(module: &Module, attribution: &Attribution, graph: &Graph) ->
     }
     let mut renumbered: HashMap<u32, u32, BuildMix> = HashMap::default();
     let mut known: HashMap<u32, u32, BuildMix> = HashMap::default();
-    let mut found = Layers::of_no_row(module, attribution);
+    let merged = attribution.scopes.merged_layers(module);
+    let mut found = Layers::of_no_row(module, attribution, merged);
     for (layer, own) in (0u32..).zip(&order) {
         renumbered.insert(*own, layer);
         let number = *known.entry(kinds[*own as usize]).or_insert(found.kinds.len() as u32);

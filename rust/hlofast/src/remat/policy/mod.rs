@@ -54,6 +54,7 @@ mod stacks;
 mod stepped;
 mod stored;
 mod turned;
+mod units;
 mod unknown;
 mod unrolled;
 mod value;
@@ -62,6 +63,7 @@ pub use choose::{choose, frontier};
 pub use iterations::Iteration;
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
+pub use units::Unit;
 pub use unknown::NoPolicies;
 
 use crate::comms::CollectiveKind;
@@ -182,13 +184,14 @@ pub struct Policies {
 impl Policies {
     /// The scans of `module`. `peak` is the peak that is compared with the device's memory, which
     /// may exceed the peak of `memory` by pointer tables and constants. An error if the module has no
-    /// layers that the model covers, or is too large.
+    /// layers that the model covers, or is too large. Of layers without a loop each function is taken by
+    /// itself if `is_apart` and the text does not tell whether they are checkpointed together.
     pub fn new(
         module: &Module,
         cost: &Cost,
         attribution: &Attribution,
         memory: &Memory,
-        peak: i64,
+        (peak, is_apart): (i64, bool),
     ) -> Result<Self, NoPolicies> {
         let mut values = memory.all_values(module);
         let sizes = device_sizes(module, Backend::of_module(module));
@@ -197,7 +200,7 @@ impl Policies {
             let mut late = values.clone();
             let stepped = |values: &mut [LiveValue], are_late| {
                 let of = (sizes.as_slice(), peak);
-                Stepped::scheduled(module, attribution, memory, values, of, are_late)
+                Stepped::scheduled(module, attribution, memory, values, of, (are_late, is_apart))
             };
             let (own, timeline) = stepped(&mut values, false).ok_or(NoPolicies::NoLayers)?;
             let late = own.are_last.then(|| stepped(&mut late, true)).flatten();
@@ -282,12 +285,12 @@ impl Policies {
         cost: &Cost,
         attribution: &Attribution,
         local: &Local,
-        is_whole: bool,
+        (is_whole, is_apart): (bool, bool),
     ) -> Result<Self, NoPolicies> {
         let before = Some(Before::new(module, cost, local, is_whole));
         let laid = match scans_before(module, cost, attribution, local, true) {
             Err(NoPolicies::NoLayers) => {
-                let own = Stepped::unscheduled(module, cost, attribution, local);
+                let own = Stepped::unscheduled(module, cost, attribution, local, is_apart);
                 let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
                 if !stepped.graph.on_host.is_empty() {
                     return Err(NoPolicies::Offloaded);
@@ -370,6 +373,12 @@ impl Policies {
     pub fn loops(&self) -> impl Iterator<Item = (Row, u64)> + '_ {
         let scans = self.scans.iter().map(|scan| (scan.forward, scan.trips));
         scans.chain(self.unrolled.iter().flat_map(Unrolled::loops))
+    }
+
+    /// The functions that compute layers without a loop, as far as the text shows them, and whether several
+    /// are taken as one layer because the text does not tell how they are checkpointed.
+    pub fn units(&self) -> (&[Unit], bool) {
+        self.unrolled.as_ref().map_or((&[], false), Unrolled::units)
     }
 
     /// Bytes that the step as it is keeps from forward to backward loops, apart from weights.

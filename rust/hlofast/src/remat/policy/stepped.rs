@@ -11,6 +11,7 @@ use super::pairs::Places;
 use super::retimed::{frees_value, in_order, new_steps, retime, sums_last};
 use super::rings::Early;
 use super::scans::node_of;
+use super::units::with_units;
 use crate::cost::Cost;
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
@@ -57,10 +58,16 @@ pub struct Stepped {
 
 impl Stepped {
     /// The layers of `graph`, without steps yet; None if there are none.
-    fn of_layers(module: &Module, attribution: &Attribution, graph: Graph) -> Option<Self> {
+    fn of_layers(
+        module: &Module,
+        attribution: &Attribution,
+        graph: Graph,
+        is_apart: bool,
+    ) -> Option<Self> {
         let layers = layers(module, attribution, &graph)?;
         let phase = phase_of(module, attribution);
         let is_checkpointed = named::is_checkpointed(module, &graph, usize::MAX);
+        let layers = with_units(module, &graph, layers, &phase, is_checkpointed, is_apart);
         let is_backward = backward(&graph, &phase, is_checkpointed);
         let is_recomputed = |row: &Row| named::is_recomputed(module, *row, phase(*row));
         Some(Self {
@@ -81,17 +88,17 @@ impl Stepped {
 
     /// That of a scheduled module; None if it has no layers or is too large. `values` move to the steps
     /// at which they would be in memory if layers were checkpointed; where sums of gradients are last, all of them
-    /// are if `are_late`.
+    /// are if `are_late`. Functions of a layer are layers by themselves if `is_apart` and the text does not tell.
     pub fn scheduled(
         module: &Module,
         attribution: &Attribution,
         memory: &Memory,
         values: &mut [LiveValue],
         (sizes, peak): (&[i64], i64),
-        are_late: bool,
+        (are_late, is_apart): (bool, bool),
     ) -> Option<(Self, Timeline)> {
         let graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
-        let mut own = Self::of_layers(module, attribution, graph)?;
+        let mut own = Self::of_layers(module, attribution, graph, is_apart)?;
         let phase = phase_of(module, attribution);
         let end = u32::try_from(memory.timeline.len()).ok()?;
         let (graph, layers) = (&own.graph, &own.layers);
@@ -138,6 +145,7 @@ impl Stepped {
         cost: &Cost,
         attribution: &Attribution,
         local: &Local,
+        is_apart: bool,
     ) -> Option<(Self, Timeline)> {
         let mut graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
         // Calls are opened. What layers share, such as an activation function, is known by its call.
@@ -147,7 +155,7 @@ impl Stepped {
                 node.row = node.outer;
             }
         }
-        let mut own = Self::of_layers(module, attribution, graph)?;
+        let mut own = Self::of_layers(module, attribution, graph, is_apart)?;
         let phase = phase_of(module, attribution);
         let nodes = &own.graph.nodes;
         let phases: Vec<Phase> = nodes.iter().map(|node| phase(node.row)).collect();

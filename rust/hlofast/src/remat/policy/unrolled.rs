@@ -6,6 +6,8 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
+mod rerun;
+
 use super::base::{Changes, Timeline, prefix};
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
@@ -17,12 +19,13 @@ use super::products::Products;
 use super::remade::Remade;
 use super::rings::{Early, ahead as held_ahead, in_rings};
 use super::savable::is_value;
-use super::scans::is_heavy;
 use super::stepped::{Held, Stepped};
+use super::units::Unit;
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashMap;
+use rerun::Again;
 use std::ops::RangeInclusive;
 
 /// Dimensions of more than one element that a matmul of a TPU writes in any order; of programs
@@ -77,24 +80,6 @@ pub struct Unrolled {
     members: Vec<Vec<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
     remade: Option<Remade>,
-}
-
-/// What runs again.
-struct Again {
-    /// By node.
-    fate: Vec<Fate>,
-    is_needed: Vec<bool>,
-    /// By node: the last step of the text that needs it again; None if only recomputation does.
-    last: Vec<Option<u32>>,
-    /// By node: the last recomputed node that reads it.
-    read_by: Vec<u32>,
-    /// By node that is kept: the last step that needs it.
-    until: Vec<u32>,
-    /// By layer: nodes that run again and stay in memory, in order.
-    heavy: Vec<Vec<u32>>,
-    /// Cheap values that are computed once when their layer runs again, with their layers: results of
-    /// softmaxes for a product which runs again and for the products of the backward pass, and what rings read.
-    shared: Vec<(u32, u32)>,
 }
 
 impl Unrolled {
@@ -260,6 +245,11 @@ impl Unrolled {
         self.layers.kinds.iter().map(|kind| (kind.first, kind.layers.len() as u64))
     }
 
+    /// The functions of the layers, and whether several are taken as one layer for lack of knowledge.
+    pub fn units(&self) -> (&[Unit], bool) {
+        (&self.layers.units, self.layers.is_ambiguous)
+    }
+
     /// Whether layers are under `jax.checkpoint` in the step as it is.
     pub fn is_checkpointed(&self) -> bool {
         self.remade.is_some()
@@ -340,95 +330,6 @@ impl Unrolled {
         }
         self.members = members;
         savable
-    }
-
-    /// What runs again if the savable values have these fates.
-    fn again(&self, fates: &[Fate]) -> Again {
-        let count = self.graph.nodes.len();
-        let mut again = Again {
-            fate: vec![Fate::Recomputed; count],
-            is_needed: vec![false; count],
-            last: vec![None; count],
-            read_by: vec![0; count],
-            until: vec![0; count],
-            heavy: vec![Vec::new(); self.layers.count()],
-            shared: Vec::new(),
-        };
-        let mut is_residual = vec![false; count];
-        // By node: whether it is a product that runs again for others that do.
-        let mut is_again = vec![false; count];
-        for (nodes, fate) in self.members.iter().zip(fates) {
-            nodes.iter().for_each(|node| again.fate[*node as usize] = *fate);
-        }
-        for own in &self.residuals {
-            let at = own.node as usize;
-            again.is_needed[at] = true;
-            is_residual[at] = true;
-            again.last[at] = again.last[at].max(Some(*own.rest.end()));
-        }
-        for (node, last) in self.remade.iter().flat_map(|own| &own.needs) {
-            let at = *node as usize;
-            again.is_needed[at] = true;
-            again.last[at] = again.last[at].max(Some(*last));
-        }
-        for node in (0..count as u32).rev() {
-            let at = node as usize;
-            if !again.is_needed[at] || !self.is_again(&again, node) {
-                continue;
-            }
-            let layer = self.layer[at].unwrap_or(0) as usize;
-            let is_heavy = is_heavy(self.graph.nodes[at].opcode);
-            if is_heavy {
-                again.heavy[layer].push(node);
-            }
-            // A product that only gradients of weights need waits for these.
-            is_again[at] = self.graph.nodes[at].opcode.is_matmul() && again.read_by[at] > 0;
-            let is_read = || self.graph.users(node).iter().any(|own| is_again[*own as usize]);
-            let is_rings = is_residual[at] && self.is_in_ring[at] && !is_heavy;
-            if is_rings || is_residual[at] && self.is_softmax[at] && is_read() {
-                again.shared.push((node, layer as u32));
-            }
-            let (last, read_by) = (again.last[at], again.read_by[at]);
-            for operand in self.graph.operands(node) {
-                let operand = self.kept_as(*operand) as usize;
-                again.is_needed[operand] = true;
-                again.until[operand] = again.until[operand].max(self.starts[layer]);
-                if is_heavy || is_rings {
-                    again.read_by[operand] = again.read_by[operand].max(node);
-                } else {
-                    again.last[operand] = again.last[operand].max(last);
-                    again.read_by[operand] = again.read_by[operand].max(read_by);
-                }
-            }
-        }
-        again.heavy.iter_mut().for_each(|nodes| nodes.reverse());
-        again
-    }
-
-    /// The node in whose place a value is kept: XLA adds in float32, and what a layer leaves to the next
-    /// one is in memory in the program's type.
-    fn kept_as(&self, node: u32) -> u32 {
-        let is_held = |at: usize| self.is_boundary[at] && self.ends[at].is_some();
-        let at = node as usize;
-        if !self.is_boundary[at] || self.ends[at].is_some() {
-            return node;
-        }
-        let mut users = self.graph.users(node).iter().copied();
-        let narrow = users.find(|user| {
-            let is_convert = self.graph.nodes[*user as usize].opcode == Opcode::Convert;
-            is_convert && is_held(*user as usize) && self.bytes[*user as usize] <= self.bytes[at]
-        });
-        narrow.unwrap_or(node)
-    }
-
-    /// Whether a needed node runs again, instead of being kept.
-    fn is_again(&self, again: &Again, node: u32) -> bool {
-        let at = node as usize;
-        self.layer[at].is_some()
-            && !self.is_boundary[at]
-            && again.fate[at] == Fate::Recomputed
-            && self.origins[at] != Origin::Constants
-            && self.graph.nodes[at].element.is_none()
     }
 
     /// Adds what the step needs if the savable values have these fates; `flops` are those of products.
@@ -515,8 +416,8 @@ impl Unrolled {
                 bytes.add(steps.clone(), -size);
             }
         }
-        for (node, layer) in &again.shared {
-            if let Some(last) = again.last[*node as usize].filter(|_| self.remade.is_none()) {
+        for (node, layer, of) in &again.shared {
+            if let Some(last) = again.last[*of as usize].filter(|_| self.remade.is_none()) {
                 let start = self.starts[*layer as usize];
                 bytes.add(start..=last, self.bytes[*node as usize]);
             }
