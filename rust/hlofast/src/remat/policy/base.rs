@@ -325,14 +325,30 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
         values.iter().filter_map(|value| node_of(graph, value)).collect();
     let mut known: HashSet<(u32, u32, i64), BuildMix> = HashSet::default();
     let mut shared: Vec<Shared> = Vec::new();
-    for (number, node) in (0u32..).zip(&graph.nodes) {
+    // By node that is in memory: the products that read it, and its bytes. XLA writes a value in the form that
+    // products read; what only that form reads stays inside of a fusion.
+    let mut written: HashMap<u32, (u32, u32, i64), BuildMix> = HashMap::default();
+    for number in (0..graph.nodes.len() as u32).rev() {
+        let node = &graph.nodes[number as usize];
         let bytes = graph.bytes(number, sizes);
         if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
             continue;
         }
         let steps = steps_of_products(graph, memory, number);
         let [first, .., last] = steps[..] else { continue };
-        if kept.contains(&number) || known.contains(&(first, last, bytes)) {
+        let users = graph.users(number).iter();
+        let form = users
+            .filter_map(|user| written.get(user))
+            .find(|own| (own.0, own.1) == (first, last) && own.2.saturating_mul(2) >= bytes);
+        if let Some(form) = form.copied() {
+            written.insert(number, form);
+            continue;
+        }
+        if kept.contains(&number) {
+            written.insert(number, (first, last, bytes));
+            continue;
+        }
+        if known.contains(&(first, last, bytes)) {
             continue;
         }
         let mut stacks = Vec::new();
@@ -356,6 +372,7 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
             stacks.sort_unstable();
             stacks.dedup();
             known.insert((first, last, bytes));
+            written.insert(number, (first, last, bytes));
             shared.push(Shared { bytes, steps: first..=last, stacks });
         }
     }
