@@ -205,12 +205,19 @@ def table() -> Iterator[str]:
     """The table of `compiled` in benches/README.md."""
     yield "| figure | asked | fitted | held out | met |"
     yield "|---|---|---|---|---|"
-    for margin in (MARGIN, *SMALLER):
-        rows = compiled(margin)
+    by_margin = {margin: compiled(margin) for margin in (MARGIN, *SMALLER)}
+    # Tight policies first: for each size of memory the first one that XLA accepts.
+    tried = zip(*(by_margin[margin] for margin in sorted(by_margin)), strict=True)
+    tried = [next((row for row in rows if row["fits"]), rows[-1]) for rows in tried]
+    for margin, rows in {**by_margin, None: tried}.items():
         fit = [row for row in rows if row["fits"]]
         near = [row for row in fit if row["distance"] <= MOST_BEYOND]
         is_own = margin == MARGIN
-        start = f"{margin * 100:.0f} % of memory left free"
+        start = (
+            "tight policies compiled first"
+            if margin is None
+            else f"{margin * 100:.0f} % of memory left free"
+        )
         yield line(
             f"{start}: chosen policies that fit",
             f"≥ {LEAST_FIT * 100:.0f} %" if is_own else "",

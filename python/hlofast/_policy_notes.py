@@ -35,7 +35,8 @@ def notes(policies: Policies) -> Iterator[Note]:
     elif chosen.peak <= hbm * (1 - policies.margin):
         free = f"{policies.margin:.0%}".replace("%", " %")
         text = f"the chosen policy leaves {free} of the memory free for these errors"
-        yield Note("margin", text)
+        accepted = fields.ACCEPTED_BEFORE if policies.is_modelled else fields.ACCEPTED
+        yield Note("margin", f"{text}: {accepted}")
     else:
         free = f"{1 - chosen.peak / hbm:.1%}".replace("%", " %")
         text = f"the chosen policy leaves only {free} of the memory free for these errors"
