@@ -126,12 +126,14 @@ ERROR = (
     "the worst is 24 %"
 )
 ACCEPTED = (
-    "a policy marked tight may be faster and may not fit; of 964 policies compiled for TPUs XLA accepted "
-    "98 % where the modelled peak left 10 % free, 91 % where it left 5 %, 56 % where it left nothing"
+    "a policy marked tight may be faster and may not fit; of 964 policies compiled for TPUs XLA "
+    "accepted 98 % where the modelled peak left 10 % free, 91 % where it left 5 %, and 56 % where "
+    "it left nothing"
 )
 ACCEPTED_BEFORE = (
-    "a policy marked tight may be faster and may not fit; of 624 policies compiled for TPUs XLA accepted "
-    "97 % where the modelled peak left 15 % free, 88 % where it left 5 %, 45 % where it left nothing"
+    "a policy marked tight may be faster and may not fit; of 624 policies compiled for TPUs XLA "
+    "accepted 97 % where the modelled peak left 15 % free, 88 % where it left 5 %, and 45 % where "
+    "it left nothing"
 )
 ERROR_CHECKPOINTED = (
     "peaks under other policies are modelled: on 35 texts of scanned programs whose layers are "
