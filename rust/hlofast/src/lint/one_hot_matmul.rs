@@ -9,8 +9,8 @@
 //! a lookup or where experts collect their tokens, a scatter clears the result and reads and writes it
 //! again for the rows that it adds. Neither computes its operand as it goes, as a fusion around a
 //! matmul does: an operand that is computed there is then written to memory and read back. The
-//! seconds of a finding are those of the matmul less these bytes at the bandwidth of memory; a place where
-//! nothing is left is no finding. Without a device no seconds are known, and only FLOPs count.
+//! seconds of a finding are those of the matmul less these bytes at the bandwidth of memory; where
+//! nothing is left, nothing is reported. Without a device no seconds are known, and only FLOPs count.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped, percent};

@@ -347,7 +347,7 @@ impl Finder<'_> {
                 left.insert(line(graph.nodes[at].row, stacks));
             }
         }
-        // What is computed again from the same values is one node.
+        // What is recomputed from the same values is one node.
         let mut rows = self.module.rows();
         rows.any(|row| {
             is_recomputed(self.module, row, (self.phase)(row)) && left.contains(&line(row, stacks))
