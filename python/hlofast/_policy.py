@@ -17,7 +17,7 @@ BUILT_IN = {
     "nothing_saveable": (),
     "dots_with_no_batch_dims_saveable": ("matmul",),
     "dots_saveable": ("matmul", "batched_matmul"),
-    EVERYTHING: ("matmul", "batched_matmul", "kernel", "collective", "other"),
+    EVERYTHING: ("matmul", "batched_matmul", "ragged_matmul", "kernel", "collective", "other"),
 }
 """The policies of JAX that are modelled by name, and the kinds of values that they save."""
 

@@ -286,29 +286,47 @@ fn join_clones(
     (values, behind): (&[LiveValue], u32),
     changes: &mut [i64],
 ) {
+    for clones in clones_of(module, graph, id, values, behind) {
+        let (steps, bytes) = joined(values, &clones);
+        add(changes, steps, bytes);
+        for value in clones.into_iter().map(|at| &values[at]) {
+            add(changes, value.first_step..=value.last_step, -value.bytes);
+        }
+    }
+}
+
+/// The numbers of values of a computation that are clones of each other, none before the step `behind` with one
+/// after it.
+pub fn clones_of(
+    module: &Module,
+    graph: &Graph,
+    id: ComputationId,
+    values: &[LiveValue],
+    behind: u32,
+) -> Vec<Vec<usize>> {
     let rows = module.computation(id).rows();
-    let mut same: HashMap<(u32, bool), Vec<&LiveValue>, BuildMix> = HashMap::default();
-    for value in values.iter().filter(|value| rows.contains(&value.row.0) && value.bytes >= LEAST) {
-        if matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While) {
+    let mut same: HashMap<(u32, bool), Vec<usize>, BuildMix> = HashMap::default();
+    for (at, value) in values.iter().enumerate() {
+        let is_state = matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While);
+        if is_state || value.bytes < LEAST || !rows.contains(&value.row.0) {
             continue;
         }
         let Some(node) = node_of(graph, value) else { continue };
         if graph.nodes[node as usize].opcode != Opcode::DynamicUpdateSlice {
-            same.entry((node, value.first_step > behind)).or_default().push(value);
+            same.entry((node, value.first_step > behind)).or_default().push(at);
         }
     }
-    for clones in same.values() {
-        if clones.len() < 2 || !clones.iter().any(|value| is_compiler_clone(module, value.row)) {
-            continue;
-        }
-        let first = clones.iter().map(|value| value.first_step).min().unwrap_or(0);
-        let last = clones.iter().map(|value| value.last_step).max().unwrap_or(0);
-        let bytes = clones.iter().map(|value| value.bytes).max().unwrap_or(0);
-        add(changes, first..=last, bytes);
-        for value in clones {
-            add(changes, value.first_step..=value.last_step, -value.bytes);
-        }
-    }
+    let is_clone = |at: &usize| is_compiler_clone(module, values[*at].row);
+    let is_cloned = |clones: &Vec<usize>| clones.len() > 1 && clones.iter().any(is_clone);
+    same.into_values().filter(is_cloned).collect()
+}
+
+/// The steps and bytes of clones that are one value.
+pub fn joined(values: &[LiveValue], clones: &[usize]) -> (RangeInclusive<u32>, i64) {
+    let each = || clones.iter().map(|at| &values[*at]);
+    let first = each().map(|value| value.first_step).min().unwrap_or(0);
+    let last = each().map(|value| value.last_step).max().unwrap_or(0);
+    (first..=last, each().map(|value| value.bytes).max().unwrap_or(0))
 }
 
 /// Values of the backward body of `scan` that several products read and that expensive stacked values

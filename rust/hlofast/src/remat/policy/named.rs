@@ -128,6 +128,11 @@ pub fn product_in(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
     None
 }
 
+/// Whether a product is a convolution of the program; XLA for TPUs writes every product as one.
+pub fn is_convolution(module: &Module, row: Row) -> bool {
+    components(module, row).next() == Some(PRODUCTS[1])
+}
+
 /// Whether a product has batch dimensions: dimensions that both operands and the result share.
 pub fn is_batched(module: &Module, row: Row) -> bool {
     let equation = components(module, row).nth(1).unwrap_or_default();

@@ -14,8 +14,10 @@ use crate::ir::{Module, Opcode, Row, ShapeId};
 pub enum SavableKind {
     /// A matmul without batch dimensions.
     Product,
-    /// A matmul with batch dimensions.
+    /// A matmul with batch dimensions, or a convolution of the program.
     BatchedProduct,
+    /// A matmul by groups of rows (`jax.lax.ragged_dot`), which JAX's policies of matmuls do not save.
+    RaggedProduct,
     /// The results of a hand-written kernel, such as attention.
     Kernel,
     /// The result of a collective.
@@ -27,11 +29,25 @@ pub enum SavableKind {
 }
 
 impl SavableKind {
+    /// The kind of a product: JAX saves a `dot_general` without batch dimensions under both of its policies
+    /// of matmuls, one with them and a convolution under `dots_saveable` alone, and others under neither
+    /// (`DotsSaveable` in `jax/_src/ad_checkpoint.py`).
+    pub(super) fn of_product(module: &Module, row: Row) -> Self {
+        if module.opcode(row) == Opcode::RaggedDot {
+            return SavableKind::RaggedProduct;
+        }
+        match named::is_convolution(module, row) || named::is_batched(module, row) {
+            true => SavableKind::BatchedProduct,
+            false => SavableKind::Product,
+        }
+    }
+
     /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             SavableKind::Product => "matmul",
             SavableKind::BatchedProduct => "batched_matmul",
+            SavableKind::RaggedProduct => "ragged_matmul",
             SavableKind::Kernel => "kernel",
             SavableKind::Collective => "collective",
             SavableKind::Other => "other",
@@ -103,10 +119,7 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             is_stacked[at] |= has_stacked_slice(body, node, &is_stacked);
             let kind = match products.of[at] {
                 _ if products.is_part[at] => None,
-                Some(of) => Some(match named::is_batched(module, body.nodes[of as usize].row) {
-                    true => SavableKind::BatchedProduct,
-                    false => SavableKind::Product,
-                }),
+                Some(of) => Some(SavableKind::of_product(module, body.nodes[of as usize].row)),
                 None if opcode == Opcode::CustomCall => {
                     kind_of_kernel(module, body.nodes[of_kernel as usize].row)
                 }
@@ -195,10 +208,7 @@ fn taker(module: &Module, node: &Node) -> Row {
 /// libraries are matmuls of the graph.
 fn kind_of_kernel(module: &Module, row: Row) -> Option<SavableKind> {
     match custom_call_cost(module, row).kind {
-        CustomCallKind::GroupedGemm => Some(match named::is_batched(module, row) {
-            true => SavableKind::BatchedProduct,
-            false => SavableKind::Product,
-        }),
+        CustomCallKind::GroupedGemm => Some(SavableKind::RaggedProduct),
         CustomCallKind::AttentionForward
         | CustomCallKind::Kernel
         | CustomCallKind::Library

@@ -1,7 +1,7 @@
 //! The steps and live ranges of the values of an entry computation that repeats layers without a loop:
 //! those of its schedule, or those that it would get.
 
-use super::base::{Timeline, add};
+use super::base::{Timeline, add, clones_of, joined};
 use super::graph::{Graph, MOST_ROWS};
 use super::laid_layers::lay_out_layers;
 use super::layered::{Layers, layers};
@@ -13,7 +13,7 @@ use super::rings::Early;
 use super::scans::node_of;
 use super::units::with_units;
 use crate::cost::Cost;
-use crate::flow::{Attribution, Phase};
+use crate::flow::{Attribution, Phase, has_compiler_clones};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
 use crate::memory::{LiveValue, Memory};
@@ -54,6 +54,27 @@ pub struct Stepped {
     pub is_checkpointed: bool,
     /// The rows that `jax.checkpoint` recomputes.
     pub recomputed: HashSet<Row, BuildMix>,
+}
+
+/// The live ranges of the values of the entry. Clones that XLA has rematerialised are one value, which a step
+/// that fits keeps from the first to the last.
+fn held(module: &Module, graph: &Graph, values: &[LiveValue]) -> Vec<Held> {
+    let of = |value: &LiveValue, (steps, bytes): (RangeInclusive<u32>, i64)| {
+        Some(Held { node: node_of(graph, value)?, row: value.row, bytes, steps })
+    };
+    let clones = match has_compiler_clones(module) {
+        true => clones_of(module, graph, module.entry(), values, u32::MAX),
+        false => Vec::new(),
+    };
+    let mut is_single: Vec<bool> = values.iter().map(|value| value.bytes > 0).collect();
+    clones.iter().flatten().for_each(|at| is_single[*at] = false);
+    let single = values.iter().zip(is_single).filter(|(_, is_single)| *is_single);
+    let single = single.filter_map(|(own, _)| of(own, (own.first_step..=own.last_step, own.bytes)));
+    let one = |clones: &Vec<usize>| {
+        let first = clones.iter().min_by_key(|at| values[**at].first_step)?;
+        of(&values[*first], joined(values, clones))
+    };
+    single.chain(clones.iter().filter_map(one)).collect()
 }
 
 impl Stepped {
@@ -128,11 +149,7 @@ impl Stepped {
         }
         let starts = self::starts(graph, layers, &steps, end, &own.is_backward)?;
         let timeline = Timeline::of_entry(module, memory, values, graph, (&new, &moved), peak)?;
-        let held = |value: &LiveValue| {
-            let steps = value.first_step..=value.last_step;
-            Some(Held { node: node_of(graph, value)?, row: value.row, bytes: value.bytes, steps })
-        };
-        let held = values.iter().filter(|value| value.bytes > 0).filter_map(held).collect();
+        let held = held(module, graph, values);
         (own.starts, own.steps, own.held, own.bytes) = (starts, steps, held, bytes);
         (own.is_early, own.are_last) = (!are_late, !is_alike);
         Some((own, timeline))

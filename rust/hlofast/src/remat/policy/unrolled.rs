@@ -288,10 +288,7 @@ impl Unrolled {
             let opcode = graph.nodes[at].opcode;
             let kind = match products.of[at] {
                 _ if products.is_part[at] => None,
-                Some(of) if named::is_batched(module, graph.nodes[of as usize].row) => {
-                    Some(SavableKind::BatchedProduct)
-                }
-                Some(_) => Some(SavableKind::Product),
+                Some(of) => Some(SavableKind::of_product(module, graph.nodes[of as usize].row)),
                 None if is_value(opcode) => Some(SavableKind::Collective),
                 None if is_residual[at] => Some(SavableKind::Other),
                 None => None,
