@@ -224,6 +224,9 @@ impl Finder<'_> {
             found[at] = match (self.before[at], self.after[at]) {
                 (Some(_), after) if is_between(at) && is_start => after,
                 (Some(before), Some(after)) => {
+                    // A weight at the end of a layer, such as a bias, is first needed by the next.
+                    let values = operands().filter(|own| self.before[*own].is_some());
+                    let read = values.filter_map(|own| found[own]).max();
                     Some(read.unwrap_or(0).clamp(before, after.max(before)))
                 }
                 (None, Some(after)) if !is_first(after) || inside.contains(&like) => Some(after),
