@@ -269,8 +269,9 @@ impl Finder<'_> {
             let stack = stacks.of(node.row).to_vec();
             let mut own = stack.iter().filter_map(|frame| functions.get(&stacks.function(*frame)));
             unit[at] = own.next().copied();
-            let is_value = node.element.is_none() && is_heavy(node.opcode) && !stack.is_empty();
-            if unit[at].is_none() && is_value && self.phases[at] == Phase::Forward {
+            // Other work may have the place of what it is moved or combined with.
+            let is_product = node.opcode.is_matmul() && !stack.is_empty();
+            if unit[at].is_none() && is_product && self.phases[at] == Phase::Forward {
                 return None;
             }
         }
