@@ -22,6 +22,7 @@ use super::savable::is_value;
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
+use crate::flow::is_compiler_clone;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashMap;
@@ -80,6 +81,8 @@ pub struct Unrolled {
     members: Vec<Vec<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
     remade: Option<Remade>,
+    /// What XLA recomputes in the text: node, bytes, steps.
+    clones: Vec<(u32, i64, RangeInclusive<u32>)>,
 }
 
 impl Unrolled {
@@ -110,11 +113,13 @@ impl Unrolled {
             is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
             remade: None,
+            clones: Vec::new(),
             graph,
             layers,
         };
         unrolled.place(&is_backward);
         unrolled.find_residuals(&held);
+        unrolled.find_clones(module, &held);
         if is_checkpointed {
             let own = &unrolled;
             let step_of = |node: u32| own.steps[node as usize];
@@ -193,6 +198,18 @@ impl Unrolled {
             let rest = first.max(forward.saturating_add(1))..=last;
             if rest.start() <= rest.end() {
                 self.residuals.push(Residual { node: value.node, bytes: value.bytes, rest });
+            }
+        }
+    }
+
+    /// Finds the values that XLA has rematerialised in the backward pass and keeps nowhere before: the account of
+    /// a policy has what recomputes them or keeps them.
+    fn find_clones(&mut self, module: &Module, held: &[Held]) {
+        for value in held.iter().filter(|value| *value.steps.start() >= self.back) {
+            let at = value.node as usize;
+            let is_layers = self.layer[at].is_some() && !self.is_boundary[at];
+            if is_layers && is_compiler_clone(module, value.row) {
+                self.clones.push((value.node, value.bytes, value.steps.clone()));
             }
         }
     }
@@ -399,6 +416,11 @@ impl Unrolled {
         }
         for (size, steps) in &self.early {
             bytes.add(steps.clone(), -size);
+        }
+        for (node, size, steps) in &self.clones {
+            if again.is_needed[*node as usize] {
+                bytes.add(steps.clone(), -size);
+            }
         }
         for (size, steps) in &self.ahead {
             bytes.add(steps.clone(), *size);
