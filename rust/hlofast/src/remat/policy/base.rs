@@ -38,7 +38,7 @@ pub struct Timeline {
 pub struct Shared {
     /// Its bytes.
     pub bytes: i64,
-    /// The steps from the first to the last product.
+    /// The steps after the first to the last product.
     pub steps: RangeInclusive<u32>,
     /// The nodes of the forward body whose stacks it is made from, if they are expensive.
     pub stacks: Vec<u32>,
@@ -391,7 +391,8 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
             stacks.dedup();
             known.insert((first, last, bytes));
             written.insert(number, (first, last, bytes));
-            shared.push(Shared { bytes, steps: first..=last, stacks });
+            // What makes it writes it in place of what it is made from, until the first product.
+            shared.push(Shared { bytes, steps: first.saturating_add(1)..=last, stacks });
         }
     }
     shared
