@@ -13,7 +13,6 @@
 use super::graph::Graph;
 use super::layered::{Kind, Layers};
 use super::named::is_recomputed;
-use super::scans::is_heavy;
 use crate::flow::Phase;
 use crate::ir::decode::StackFrames;
 use crate::ir::intern::BuildMix;

@@ -12,7 +12,6 @@ use super::base::{Changes, Timeline, prefix};
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
 use super::layered::Layers;
-use super::named;
 use super::origins::{Origin, origins};
 use super::price::Prices;
 use super::products::Products;
