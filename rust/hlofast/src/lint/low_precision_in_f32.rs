@@ -127,8 +127,9 @@ fn site(program: &Program<'_>, row: Row, parameter: Option<Row>) -> Option<Site>
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
+    let together = program.together();
     format!(
-        "{} in f32 although {} 16-bit: {} FLOPs per step, {} of all matmul FLOPs, with operands \
+        "{} in f32 although {} 16-bit: {} FLOPs per step{together}, {} of all matmul FLOPs, with operands \
          twice as large, and at the f32 rate on GPUs and where more than the default precision is \
          requested",
         counted(site.places, "matmul runs", "matmuls run"),

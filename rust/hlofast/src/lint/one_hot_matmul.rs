@@ -135,8 +135,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
+    let together = program.together();
     format!(
-        "{} by a one-hot matrix: {} FLOPs per step, {} of all matmul FLOPs, which a gather does \
+        "{} by a one-hot matrix: {} FLOPs per step{together}, {} of all matmul FLOPs, which a gather does \
          not need; it moves {} of memory instead",
         counted(site.places, "matmul multiplies", "matmuls multiply"),
         grouped(flops),

@@ -300,6 +300,16 @@ impl<'a> Program<'a> {
         self.known.is_partitioned
     }
 
+    /// ` on all 8 devices together`, for figures of a program that is not partitioned; else nothing.
+    pub fn together(&self) -> String {
+        match self.device_count() {
+            Some(devices) if devices > 1 && !self.is_partitioned() => {
+                format!(" on all {} devices together", grouped(devices))
+            }
+            _ => String::new(),
+        }
+    }
+
     /// The mesh whose axes messages name.
     pub fn mesh(&self) -> Option<&Mesh> {
         (self.known.mesh)()

@@ -98,8 +98,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
+    let together = program.together();
     format!(
-        "{} recomputed by the outer checkpoint and again by the inner one: {} FLOPs per step, {} \
+        "{} recomputed by the outer checkpoint and again by the inner one: {} FLOPs per step{together}, {} \
          of all matmul FLOPs, for the second time",
         counted(site.places, "matmul is", "matmuls are"),
         grouped(flops),
