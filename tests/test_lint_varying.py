@@ -219,6 +219,36 @@ def test_logits_in_full() -> None:
     }
 
 
+# The table is sharded, and the parts of the logits are gathered.
+IN_PARTS = (
+    LOGITS.replace("sharding={replicated}", f"sharding={MODEL}")
+    .replace("256,4096", "256,2048")
+    .replace("y = f32[64,4096]", "part = f32[64,2048]")
+    .replace(
+        "  low =", f"  y = f32[64,4096] all-gather(part), {ALONG_MODEL}, dimensions={{1}}\n  low ="
+    )
+)
+
+
+def test_logits_that_are_gathered_in_full() -> None:
+    [finding] = [own for own in lint(IN_PARTS, before=MOST) if own.code == "logits-in-full"]
+    assert finding.names == ("part", "y", "m")
+    assert finding.bytes == 64 * 4096 * 4 // 2
+    assert finding.figures["held_bytes"] == 64 * 4096 * 4
+    assert "all-gathered, and so replicated on all 2 devices along model" in finding.message
+
+
+def test_logits_of_other_tokens_that_are_gathered() -> None:
+    # The batch is gathered, and the vocabulary stays sharded.
+    gather = f"all-gather(part), {ALONG_MODEL}, dimensions={{1}}"
+    of_batch = f"all-gather(part), {ALONG_DATA}, dimensions={{0}}"
+    text = IN_PARTS.replace(gather, of_batch).replace("64,4096", "128,2048")
+    text = text.replace("f32[64]", "f32[128]")
+    assert text.count("[128,2048]") == 1
+    codes = [own.code for own in lint(text, before=MOST)]
+    assert "logits-in-full" not in codes
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

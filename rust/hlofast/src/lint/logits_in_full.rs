@@ -3,6 +3,8 @@
 //! Logits are the matmul of an activation with a weight whose result is reduced by a maximum along
 //! one dimension: the first step of a softmax. Only dimensions of at least `LEAST` elements
 //! count: routers and heads of attention have fewer.
+//!
+//! Logits that devices compute in parts and then all-gather along the vocabulary are held in full too.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
@@ -38,6 +40,45 @@ fn keeps(opcode: Opcode) -> bool {
         )
 }
 
+/// Whether `row` gathers the dimension of a vocabulary of `size`.
+fn gathers_vocabulary(module: &Module, row: Row, size: u64) -> bool {
+    if !matches!(module.opcode(row), Opcode::AllGather | Opcode::AllGatherStart) {
+        return false;
+    }
+    let dimension = || {
+        let text = module.attribute_bytes(row, "dimensions")?;
+        let decoded = decode(b"dimensions", module.opcode(row), text).ok()?;
+        let AttributeValue::Integers(dimensions) = decoded else { return None };
+        let &[dimension] = &dimensions[..] else { return None };
+        let own = module.shapes().leaves(module.shape(row)).last()?;
+        let own = module.shapes().array(own)?.dimension(usize::try_from(dimension).ok()?)?;
+        u64::try_from(own.bound()?).ok()
+    };
+    dimension() == Some(size)
+}
+
+/// The way back from `logits`, over a vocabulary of `size`, to the row that makes them, and the
+/// all-gather on the way.
+fn made(module: &Module, logits: Row, size: u64) -> (Trail, Option<Row>) {
+    let mut trail = Trail::new(logits);
+    let mut gather = None;
+    loop {
+        if gathers_vocabulary(module, trail.row, size)
+            && gather.is_none()
+            && let Some(shard) = trail.operand(module, 0)
+        {
+            gather = Some(trail.row);
+            trail = shard;
+        } else if module.opcode(trail.row) == Opcode::AllGatherDone
+            && let Some(start) = trail.operand(module, 0)
+        {
+            trail = start;
+        } else if !trail.step(module, keeps) {
+            return (trail, gather);
+        }
+    }
+}
+
 /// The size of the only dimension that `row` reduces by a maximum.
 fn maximum_over(module: &Module, row: Row) -> Option<u64> {
     if module.opcode(row) != Opcode::Reduce {
@@ -67,7 +108,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let Some(&logits) = module.operands(row).first() else { continue };
         let axes = varying.equal(module, Row(logits));
         let (_, devices) = axes_text(program, axes);
-        let trail = Trail::new(Row(logits)).follow(module, keeps);
+        let (trail, gather) = made(module, Row(logits), size);
         if axes == 0 || devices < 2 || !products.contains(&trail.row) {
             continue;
         }
@@ -77,24 +118,32 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if activations != 1 || !seen.insert(trail.row) {
             continue;
         }
-        let Some(held) = held(program, trail.row) else { continue };
+        let whole = gather.unwrap_or(trail.row);
+        let Some(held) = held(program, whole) else { continue };
         let mut site = Site::new(trail.row).runs(&program.runs(trail.row));
+        site.evidence.extend(gather);
         site.evidence.push(row);
         // One array is live, however often it is computed.
         site.bytes = Some(held - held / devices);
         site = site.sum("held_bytes", held).common("devices", devices).common("vocabulary", size);
         site.key = axes;
-        if let Some(elements) = program.elements(trail.row) {
+        if let Some(elements) = elements(module, whole) {
             site.change.divided.push(Alike { elements, dimension: size, parts: devices });
         }
         sites.push(site);
     }
 }
 
+/// The elements of the array that `row` makes; the start of a gather returns its operand first.
+fn elements(module: &Module, row: Row) -> Option<u64> {
+    let leaf = module.shapes().leaves(module.shape(row)).last()?;
+    module.shapes().array(leaf)?.elements()
+}
+
 /// The bytes of the result of `row`, or of an array as large that the fusion around it returns.
 fn held(program: &Program<'_>, row: Row) -> Option<u64> {
     let module = program.module;
-    let elements = program.elements(row)?;
+    let elements = elements(module, row)?;
     let outer = program.scheduled(row);
     let leaves = module.shapes().leaves(module.shape(outer));
     let arrays = leaves.filter_map(|leaf| module.shapes().array(leaf));
@@ -104,8 +153,15 @@ fn held(program: &Program<'_>, row: Row) -> Option<u64> {
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let (axes, devices) = axes_text(program, site.key);
+    let is_gather = |row: &Row| {
+        matches!(program.module.opcode(*row), Opcode::AllGather | Opcode::AllGatherStart)
+    };
+    let how = match site.evidence.iter().any(is_gather) {
+        true => "all-gathered, and so replicated",
+        false => "replicated",
+    };
     format!(
-        "{} logits over a vocabulary of {}, replicated on all {devices} devices along {axes}: {} \
+        "{} logits over a vocabulary of {}, {how} on all {devices} devices along {axes}: {} \
          per device, of which sharding saves {}{}{}",
         counted(site.places, "matmul makes", "matmuls make"),
         grouped(site.figure("vocabulary")),
