@@ -121,7 +121,8 @@ class Finding:
         """The lines that call the source line (`file:line`, at most 4).
 
         Only if it is a line of a function that several lines call, such as a helper around a
-        sharding constraint.
+        sharding constraint.  `file:line from file:line` if the calling line is one of such a
+        function too.
         """
         self.is_lower_bound: bool = record["is_lower_bound"]
         """Whether more may be at stake.

@@ -109,14 +109,17 @@ const SHOWN: usize = 8;
 /// How many calls of the line of a finding are named, and how many of its places are looked at.
 const CALLS: (usize, usize) = (4, 64);
 
-/// The lines that call the function whose line is that of `finding`, if several lines call it.
+/// The lines that call the function whose line is that of `finding`, if several lines call it:
+/// `model.py:9`, or `model.py:9 from model.py:21` if line 9 is one of a shared function too.
 pub fn calls(callers: &Callers<'_>, finding: &crate::lint::Finding) -> Vec<String> {
     let places = usize::try_from(finding.places).unwrap_or(usize::MAX);
     let own = finding.rows.iter().take(places.min(CALLS.1)).copied();
     let mut texts: Vec<String> = Vec::new();
-    for (file, line) in finding.source.into_iter().chain(own).filter_map(|row| callers.of(row)) {
-        let text = format!("{}:{line}", String::from_utf8_lossy(file));
-        if texts.len() < CALLS.0 && !texts.contains(&text) {
+    for row in finding.source.into_iter().chain(own) {
+        let call =
+            |(file, line): &(&[u8], i64)| format!("{}:{line}", String::from_utf8_lossy(file));
+        let text = callers.of(row).iter().map(call).collect::<Vec<_>>().join(" from ");
+        if texts.len() < CALLS.0 && !text.is_empty() && !texts.contains(&text) {
             texts.push(text);
         }
     }
@@ -182,7 +185,8 @@ pub fn findings(
         let texts: Vec<String> = calls(callers, finding);
         texts.join(", ")
     };
-    let doc = "The lines that call it, if it is a line of a function that several lines call.";
+    let doc = "The lines that call it, if it is a line of a function that several lines call, and \
+               where those are called from if they are lines of such a function too.";
     table.texts(Field::text("called_at", doc).nullable(), each().map(called_at));
     table.flags(common::is_lower_bound(), each().map(|finding| finding.is_lower_bound));
     let doc = "Provenance of what is at stake.";
