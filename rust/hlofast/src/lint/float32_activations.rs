@@ -1,4 +1,6 @@
-//! `float32-activations`: activations that collectives send in f32 though the weights have 16 bits.
+//! `float32-activations`: activations that collectives send in f32 though the program computes in
+//! 16 bits: most weights have 16 bits, or most matmuls return 16-bit values, as with f32 master
+//! weights that each step converts.
 //!
 //! Compilers for TPUs multiply f32 activations in bf16 all the same, so that only the bytes show that
 //! a program computes in f32. Where the result is only used after a convert to 16 bits, the compiler
@@ -7,6 +9,7 @@
 
 use super::cut::results;
 use super::finding::Measure;
+use super::float32_residuals::{Products, computes_in_16_bits, is_stream};
 use super::program::{Program, bytes, counted, form, percent};
 use super::replicated_parameter::donated;
 use super::site::{Rule, Site};
@@ -18,11 +21,11 @@ use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
 
 pub(super) const RULE: Rule = Rule {
     code: "float32-activations",
-    what: "activations that collectives send in f32 although the weights are 16-bit",
+    what: "activations that collectives send in f32 although weights or matmuls are 16-bit",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "compute activations in the type of the weights: convert the inputs of the layers and \
+    remedy: "compute activations in 16 bits: convert the inputs of the layers and \
              the result of the embedding (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), \
              and convert the f32 results of norms and softmaxes back; activations are then \
              rounded to 16 bits",
@@ -34,11 +37,16 @@ const LEAST: u64 = 1 << 16;
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     use CollectiveKind::*;
     let module = program.module;
-    if program.cost.backend == Backend::Cpu && module.is_scheduled() || !has_narrow_weights(program)
-    {
+    if program.cost.backend == Backend::Cpu && module.is_scheduled() {
+        return;
+    }
+    let is_master = !has_narrow_weights(program);
+    if is_master && !computes_in_16_bits(program) {
         return;
     }
     let Some(varying) = program.varying() else { return };
+    // Where weights are f32, softmaxes and losses are not all that is f32 on purpose.
+    let products = is_master.then(|| Products::new(program));
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
         if !is_wanted || collective.moved != Moved::Activation {
@@ -54,6 +62,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if !operands.iter().all(is_wide)
             || !operands.iter().any(is_batch)
             || operands.iter().all(is_statistic)
+            || products.as_ref().is_some_and(|products| {
+                !operands.iter().any(|row| is_stream(program, products, Row(*row)))
+            })
             || is_narrowed(program, collective)
         {
             continue;
@@ -133,9 +144,13 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         1 => format!(" {}", program.along(collective)),
         _ => String::new(),
     };
+    let narrow = match has_narrow_weights(program) {
+        true => "weights are 16-bit",
+        false => "matmuls return 16-bit values",
+    };
     format!(
-        "{}{along} {} activations in f32 although most weights are 16-bit: {} of payload per \
-         step, {} of all collectives; 16-bit values send half of it",
+        "{}{along} {} activations in f32 although most {narrow}: {} of payload per step, {} of \
+         all collectives; 16-bit values send half of it",
         counted(site.places, kind, &format!("{kind}s")),
         form(site.places, "sends", "send"),
         bytes(payload),

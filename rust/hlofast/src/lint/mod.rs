@@ -11,6 +11,7 @@ mod copied_parameter;
 mod cut;
 mod finding;
 mod float32_activations;
+mod float32_residuals;
 mod full_rematerialisation;
 mod gathered_twice;
 mod logits_in_full;
@@ -101,6 +102,7 @@ const RULES: &[Rule] = &[
     padding_waste::RULE,
     offload_waited::RULE,
     float32_activations::RULE,
+    float32_residuals::RULE,
     small_updates::RULE,
     copied_parameter::RULE,
 ];

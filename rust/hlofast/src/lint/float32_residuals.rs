@@ -1,0 +1,316 @@
+//! `float32-residuals`: activations that the backward pass finds in f32 although the program computes
+//! in 16 bits.
+//!
+//! Two kinds count. Results of matmuls of an activation with a weight: their operands were
+//! converted to f32. And the state that a loop over layers hands on, if each layer adds the result of
+//! such a matmul to it: one f32 value in a sum of 16-bit ones makes the sum f32. What goes through a
+//! maximum into a softmax is f32 on purpose (scores of attention, logits, routers). So are the
+//! statistics of norms, and the sums of attention in blocks, to which products of activations are
+//! added.
+//!
+//! Converted copies of 16-bit values do not count: compilers make and drop those by themselves. Nor
+//! do programs whose collectives show the same fault (`float32-activations`).
+
+use super::finding::Measure;
+use super::float32_activations;
+use super::low_precision_in_f32::is_widened_by_compiler;
+use super::program::{Program, bytes, counted, form, percent};
+use super::site::{Rule, Site};
+use super::walk::{Trail, Use, converts, is_kept, uses_within};
+use crate::flow::Phase;
+use crate::ir::{CallRole, ElementKind, ElementType, Module, Opcode, Row};
+use crate::remat::{Residual, ResidualKind, residuals};
+use std::collections::{HashMap, HashSet};
+
+pub(super) const RULE: Rule = Rule {
+    code: "float32-residuals",
+    what: "activations kept for the backward pass in f32 although most matmuls are 16-bit",
+    measure: Measure::Memory,
+    find,
+    message,
+    remedy: "convert to 16 bits what goes into these matmuls, and their weights \
+             (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), and convert the result of the \
+             embedding and the f32 results of norms back, so that what layers add to is 16-bit; \
+             activations are then rounded to 16 bits",
+};
+
+/// The size of the smallest residuals that are reported.
+const LEAST: u64 = 1 << 20;
+/// Residuals that are smaller than this part of all residuals are left out, such as scores of routers.
+const LEAST_PART: u64 = 32;
+/// How deep sums of sums are followed.
+const DEEPEST: u32 = 6;
+
+fn element_type(module: &Module, row: Row) -> Option<ElementType> {
+    module.shapes().array(module.shape(row)).map(|array| array.element_type)
+}
+
+fn is_f32(module: &Module, row: Row) -> bool {
+    element_type(module, row) == Some(ElementType::F32)
+}
+
+/// A line of the source with the name of the operation, which matmuls of all layers share.
+type Written<'a> = (i32, i32, &'a [u8]);
+
+/// Whether most matmuls of the forward pass return 16-bit values, whatever type the parameters have.
+/// Lines of the source are counted, because one large matmul, such as a lookup by one-hot rows that
+/// the compiler converted, says little of a program. The types of operands tell less: compilers for
+/// TPUs convert f32 operands to 16 bits on their own.
+pub(super) fn computes_in_16_bits(program: &Program<'_>) -> bool {
+    let module = program.module;
+    let columns = module.metadata_columns();
+    let mut lines: HashMap<Written<'_>, bool> = HashMap::new();
+    for row in program.products() {
+        let array = module.shapes().leaves(module.shape(row)).next();
+        let Some(own) = array.and_then(|leaf| module.shapes().array(leaf)) else { continue };
+        let is_float = own.element_type.kind() == ElementKind::Float;
+        if program.runs(row).phase != Phase::Forward || !is_float {
+            continue;
+        }
+        let (file, line) = program.sources().place(columns, row);
+        let name = program.op_name(row).unwrap_or_default();
+        *lines.entry((file, line, name)).or_insert(true) &= own.element_type.bits() <= 16;
+    }
+    let narrow = lines.values().filter(|is_narrow| **is_narrow).count();
+    2 * narrow > lines.len()
+}
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    if is_widened_by_compiler(program) || !has_large_f32(module) || !computes_in_16_bits(program) {
+        return;
+    }
+    let mut shown = Vec::new();
+    (float32_activations::RULE.find)(program, &mut shown);
+    if shown.iter().any(|site| program.matters(site, float32_activations::RULE.measure)) {
+        return;
+    }
+    let residuals = residuals(module, program.cost, program.attribution);
+    let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    let total = residuals.iter().fold(0u64, |sum, own| sum.saturating_add(size(own.bytes)));
+    let products = Products::new(program);
+    for residual in &residuals {
+        let held = size(residual.bytes);
+        let is_wanted = residual.kind == ResidualKind::Activation
+            && held >= LEAST.max(total / LEAST_PART)
+            && module
+                .shapes()
+                .array(residual.shape)
+                .is_some_and(|array| array.element_type == ElementType::F32);
+        if !is_wanted {
+            continue;
+        }
+        let Some(made) = made_in_f32(program, &products, residual) else { continue };
+        let mut site = Site::new(made).sum("kept_bytes", held).common("residual_bytes", total);
+        site.evidence = vec![residual.made_by, residual.uses.1];
+        site.bytes = Some(held / 2);
+        // What the backward pass computes from 16-bit values takes half too.
+        site.is_lower_bound = true;
+        site.phases = vec![Phase::Forward];
+        sites.push(site);
+    }
+}
+
+/// Whether an array is large enough for a residual that counts.
+fn has_large_f32(module: &Module) -> bool {
+    let shapes = module.shapes();
+    shapes.ids().any(|shape| {
+        let array = shapes.array(shape);
+        array.is_some_and(|array| array.element_type == ElementType::F32)
+            && shapes.logical_bytes(shape).is_none_or(|size| size >= LEAST)
+    })
+}
+
+/// The row that makes `residual` in f32, if it is one of the kinds that count.
+fn made_in_f32(program: &Program<'_>, products: &Products<'_>, residual: &Residual) -> Option<Row> {
+    let module = program.module;
+    let source = residual.source;
+    if is_f32(module, source) && products.is_weighted(program, source) {
+        return (!enters_softmax(program, source)).then_some(source);
+    }
+    residual.stacked?;
+    added_to(program, products, update(module, residual)?)
+}
+
+/// The update of the stack that `residual` is. The way there starts at the loop, because functions that
+/// several loops share may make it.
+fn update(module: &Module, residual: &Residual) -> Option<Trail> {
+    let place = &residual.place;
+    let &[element] = &place.path[..] else { return Some(Trail::new(residual.made_by)) };
+    let Some(body) = module.called(place.row, CallRole::Body) else {
+        return Some(Trail::new(residual.made_by));
+    };
+    let root = Row(module.computation(body).root);
+    let stack = Row(*module.operands(root).get(element as usize)?);
+    Some(Trail::new(stack).follow(module, moves))
+}
+
+/// Goes back through what changes no value, constraints of shardings among it.
+fn settle(module: &Module, mut trail: Trail, through: fn(Opcode) -> bool) -> Trail {
+    loop {
+        trail = trail.follow(module, through);
+        let is_constraint = module.opcode(trail.row) == Opcode::CustomCall
+            && module.attribute_bytes(trail.row, "custom_call_target") == Some(b"\"Sharding\"");
+        match trail.operand(module, 0).filter(|_| is_constraint) {
+            Some(before) => trail = before,
+            None => return trail,
+        }
+    }
+}
+
+/// The sum that makes the next value of the state which the update of a stack, `update`, writes as it is.
+fn added_to(program: &Program<'_>, products: &Products<'_>, update: Trail) -> Option<Row> {
+    let module = program.module;
+    if module.opcode(update.row) != Opcode::DynamicUpdateSlice {
+        return None;
+    }
+    let state = settle(module, update.operand(module, 1)?, added);
+    let &[element] = state.path() else { return None };
+    let body = module.computation_of(state.row);
+    let &[outer] = module.callers(body) else { return None };
+    let is_state = module.opcode(state.row) == Opcode::Parameter
+        && module.opcode(Row(outer)) == Opcode::While
+        && module.called(Row(outer), CallRole::Body) == Some(body)
+        && !is_kept(module, body, element as usize);
+    let root = Row(module.computation(body).root);
+    let next = is_state.then(|| module.operands(root).get(element as usize))??;
+    let sum = settle(module, Trail::new(Row(*next)), moves);
+    let is_sum = module.opcode(sum.row) == Opcode::Add && is_f32(module, sum.row);
+    let row = sum.row;
+    (is_sum && adds_product(program, products, sum, DEEPEST)).then_some(row)
+}
+
+/// What changes no value.
+fn moves(opcode: Opcode) -> bool {
+    converts(opcode) && opcode != Opcode::Convert
+}
+
+/// What puts a value into a stack: a dimension of size 1 is added.
+fn added(opcode: Opcode) -> bool {
+    moves(opcode) || opcode == Opcode::Broadcast
+}
+
+/// Whether a term of the sum at `trail` is the result of a matmul with a weight.
+fn adds_product(program: &Program<'_>, products: &Products<'_>, trail: Trail, depth: u32) -> bool {
+    let module = program.module;
+    (0..module.operands(trail.row).len()).any(|index| {
+        let Some(term) = trail.operand(module, index) else { return false };
+        let term = settle(module, term, reduces);
+        let is_sum = module.opcode(term.row) == Opcode::Add && depth > 0;
+        products.is_weighted(program, term.row)
+            || is_sum && adds_product(program, products, term, depth - 1)
+    })
+}
+
+/// Whether `row` is the result of a matmul with a weight, or a sum with one.
+pub(super) fn is_stream(program: &Program<'_>, products: &Products<'_>, row: Row) -> bool {
+    let trail = settle(program.module, Trail::new(row), reduces);
+    let is_sum = program.module.opcode(trail.row) == Opcode::Add;
+    products.is_weighted(program, trail.row)
+        || is_sum && adds_product(program, products, trail, DEEPEST)
+}
+
+/// What lies between a matmul and the sum that its result is added to.
+fn reduces(opcode: Opcode) -> bool {
+    use Opcode::*;
+    converts(opcode)
+        || matches!(
+            opcode,
+            AllReduce | AllReduceStart | AllReduceDone | ReduceScatter | AllGather | Slice
+        )
+}
+
+/// Whether a maximum is taken of what `row` makes, scaled, shifted or masked.
+fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
+    let module = program.module;
+    let passes = |module: &Module, row: Row, operand: usize| {
+        use Opcode::*;
+        let opcode = module.opcode(row);
+        let is_scaled = matches!(opcode, Multiply | Divide | Add | Subtract | Select | Tanh);
+        is_scaled || operand == 0 && reduces(opcode)
+    };
+    let is_maximum = |used: &Use| {
+        let applied = module.called(used.row, CallRole::ToApply);
+        let root = applied.map(|id| module.opcode(Row(module.computation(id).root)));
+        module.opcode(used.row) == Opcode::Reduce && root == Some(Opcode::Maximum)
+    };
+    let mut calls = Vec::new();
+    let mut inner = row;
+    while let &[caller] = module.callers(module.computation_of(inner))
+        && matches!(module.opcode(Row(caller)), Opcode::Fusion | Opcode::Call)
+    {
+        inner = Row(caller);
+        calls.insert(0, inner);
+    }
+    // The walk ends at the first use that is not wanted: the maximum.
+    let seen = std::cell::Cell::new(false);
+    uses_within(&program.walk, row, &calls, passes, |used| {
+        seen.set(seen.get() || is_maximum(used));
+        !seen.get()
+    });
+    seen.get()
+}
+
+/// The matmuls of an activation with a weight.
+pub(super) struct Products<'a> {
+    /// By row.
+    rows: HashSet<Row>,
+    /// By name: compilers that overlap a matmul with its collective split it into parts, whose sum has
+    /// its name.
+    names: HashSet<&'a [u8]>,
+}
+
+impl<'a> Products<'a> {
+    pub fn new(program: &'a Program<'_>) -> Self {
+        let mut own = Self { rows: Default::default(), names: Default::default() };
+        let weighted = program.products().filter(|row| has_weight(program, *row));
+        for row in weighted {
+            own.rows.insert(row);
+            own.names.extend(program.op_name(row));
+        }
+        own
+    }
+
+    fn is_weighted(&self, program: &Program<'_>, row: Row) -> bool {
+        let is_part = |opcode| matches!(opcode, Opcode::Add | Opcode::DynamicUpdateSlice);
+        self.rows.contains(&row)
+            || is_part(program.module.opcode(row))
+                && program.op_name(row).is_some_and(|name| self.names.contains(name))
+    }
+}
+
+/// Whether one side of the matmul `row` is a weight and the other is not.
+fn has_weight(program: &Program<'_>, row: Row) -> bool {
+    let module = program.module;
+    let sides = || module.operands(row).iter().take(2).map(|row| Row(*row));
+    if let Some(varying) = program.varying() {
+        return sides().filter(|side| varying.is_from_batch(module, *side)).count() == 1;
+    }
+    let is_weight = |side: &Row| {
+        let origin = Trail::new(*side).follow(module, is_part_of).row;
+        module.opcode(origin) == Opcode::Parameter
+            && module.computation_of(origin) == module.entry()
+    };
+    sides().filter(is_weight).count() == 1
+}
+
+fn is_part_of(opcode: Opcode) -> bool {
+    use Opcode::*;
+    converts(opcode)
+        || matches!(opcode, Slice | DynamicSlice | AllGather | AllGatherStart | AllGatherDone)
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let kept = site.figure("kept_bytes");
+    let total = site.figure("residual_bytes");
+    format!(
+        "{} {} kept from forward to backward in f32 although most matmuls return 16-bit values: \
+         {}, {} of the {} of all residuals{}; 16-bit values take half of it",
+        counted(site.places, "activation", "activations"),
+        form(site.places, "is", "are"),
+        bytes(kept),
+        percent(kept, total),
+        bytes(total),
+        program.together(),
+    )
+}
