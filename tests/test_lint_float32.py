@@ -187,6 +187,9 @@ def test_figures_of_all_devices_say_so() -> None:
     sharded = KEPT.replace("parameter(0)", f"parameter(0), sharding={DATA}")
     [finding] = lint(sharded, header)
     assert "of all residuals on all 4 devices together;" in finding.message
+    assert finding.at_stake.endswith("memory of all devices")
+    [alone] = lint(KEPT)
+    assert alone.at_stake.endswith("memory")
 
 
 # Line 6 is a cast, which lines 9 and 13 call; line 9 is a norm, which lines 12 and 20 call.

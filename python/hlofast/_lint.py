@@ -7,6 +7,7 @@ from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import quiet
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import TOGETHER, devices_together
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line lists findings; importing typing would slow its start.
@@ -59,9 +60,10 @@ class Finding:
     """
 
     __slots__ = (
-        "_made", "_named", "_parameters", "bytes", "bytes_are", "called_at", "code", "figures",
-        "flops", "instructions", "is_lower_bound", "message", "names", "peak_bytes", "phases",
-        "places", "provenance", "remedy", "seconds", "source_file", "source_line", "values",
+        "_made", "_named", "_parameters", "_together", "bytes", "bytes_are", "called_at", "code",
+        "figures", "flops", "instructions", "is_lower_bound", "message", "names", "peak_bytes",
+        "phases", "places", "provenance", "remedy", "seconds", "source_file", "source_line",
+        "values",
     )  # fmt: skip
 
     def __init__(self, module: Module, record: dict[str, Any]) -> None:
@@ -132,6 +134,9 @@ class Finding:
         """
         self.provenance: str = record["provenance"]
         """Provenance of the stake: exact, from_backend_config, modelled or unknown."""
+        # Bytes of replicated parameters are those of one device in any text.
+        is_shared = self.flops is not None or self.code == "float32-residuals"
+        self._together = TOGETHER if is_shared and devices_together(module) > 1 else ""
 
     @property
     def at_stake(self) -> str:
@@ -142,10 +147,10 @@ class Finding:
             return f"{least}{_text.size(self.peak_bytes)} at the peak{time}"
         if self.bytes is not None:
             kind = _MEMORY.get(self.code, self.bytes_are)
-            return f"{least}{_text.size(self.bytes)} {kind}{time}"
+            return f"{least}{_text.size(self.bytes)} {kind}{self._together}{time}"
         if self.flops is None:
             return "unknown" if self.seconds is None else least + _text.seconds(self.seconds)
-        return f"{least}{_text.quantity(self.flops, 'FLOP')}{time}"
+        return f"{least}{_text.quantity(self.flops, 'FLOP')}{self._together}{time}"
 
     @property
     def place(self) -> str:
