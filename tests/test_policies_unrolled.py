@@ -112,6 +112,32 @@ def test_values_of_all_layers_are_one_row(dense):
     assert offloaded.on_host == up["bytes"]
 
 
+def test_a_product_is_one_row_however_a_layer_writes_it(texts, dense):
+    rows = dense.remat().policies.savable.to_pylist()
+    # In three of four layers XLA puts the queries into another memory.
+    (queries,) = (row for row in rows if row["shape"] == "bf16[8,2048,1024]" and is_product(row))
+    assert queries["bytes"] == 4 * 8 * 2048 * 1024 * 2
+    up = b"%convolution.253 = bf16[8,2048,4096]{2,1,0:T(8,128)(2,1)}"
+    text = texts["unrolled_v5e_8"]
+    assert text.count(up) == 1
+    at = next(at for at, row in enumerate(rows) if row["shape"] == "bf16[8,2048,4096]")
+    for form, count in (
+        (b"bf16[8,2048,32,128]{3,2,1,0:T(8,128)(2,1)}", 4),
+        (b"bf16[8,2048,4096,1]{2,1,3,0:T(8,128)(2,1)}", 4),
+        # Of another size, as after a split: no other layer has it, and all others have one more.
+        (b"bf16[8,2048,8192]{2,1,0:T(8,128)(2,1)}", 5),
+    ):
+        changed = text.replace(up, up.partition(b"bf16")[0] + form)
+        own = hlofast.loads(changed).remat().policies.savable.to_pylist()
+        assert [row["name"] for row in own] == [row["name"] for row in rows]
+        assert own[at]["bytes"] == count * 8 * 2048 * 4096 * 2
+        assert own[at]["shape"] == rows[at]["shape"]
+
+
+def is_product(row: dict[str, object]) -> bool:
+    return row["kind"] in ("matmul", "batched_matmul")
+
+
 def test_the_code_shows_the_loop_over_layers(dense):
     policies = dense.remat().policies
     assert not policies.is_scanned

@@ -10,6 +10,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
+from hlofast import _policy_code
 
 sys.path.insert(0, str(FIXTURES))
 import gpu_texts
@@ -127,6 +128,33 @@ class TestLinesWithSeveralValues:
         told = "each of the 6 results of this line, the products alone, each by this name: einsum "
         assert told in place and "bqd,dk->bqk" in place and "einsum bd,df->bf" in place
 
+    def test_calls_and_order_tell_several_products_of_each_call_apart(self, pair):
+        """A line that computes several products and is called several times, as a generator of
+        projections is."""
+        line = pair.savable.to_pylist()[pair.policy("dots_saveable").saved_numbers[0]]
+        own = self.matmuls(pair, line["source_line"])
+        rows = pair.savable.to_pylist()
+        # Each product twice.
+        twice = [rows[at] for at in own for _ in range(2)]
+        told = _policy_code._apart(pair.module, twice, list(range(len(twice))))
+        assert len(set(told.values())) == len(twice)
+        for at, words in told.items():
+            assert words.startswith(f"result {at % 2 + 1} of the 2 of this line in the call from ")
+            assert words.endswith(", in the order of execution")
+
+    def test_shapes_are_those_of_the_program_or_of_the_device(self, dense):
+        policies = dense.remat().policies
+        at = policies.policy("dots_saveable").saved_numbers[0]
+        shape = policies.savable.to_pylist()[at]["shape"]
+        ((_, place),) = NAMED.findall(policies.policy(save=[at]).code)
+        assert place.startswith(f"{shape} on the device  ")
+        before = policy_texts.unpack("lowered")["dense_v5e_8.none"]
+        policies = hlofast.loads(before).remat().policies
+        at = policies.policy("dots_saveable").saved_numbers[0]
+        shape = policies.savable.to_pylist()[at]["shape"]
+        ((_, place),) = NAMED.findall(policies.policy(save=[at]).code)
+        assert place.startswith(f"{shape}  ")
+
     def test_one_of_them_on_the_host_is_told_apart(self, pair):
         line = pair.savable.to_pylist()[pair.policy("dots_saveable").saved_numbers[0]]
         first, *others = self.matmuls(pair, line["source_line"])
@@ -159,14 +187,18 @@ class TestLinesWithSeveralValues:
         ((_, place),) = NAMED.findall(policies.policy(save=[at]).code)
         row = policies.savable.to_pylist()[at]
         opcode = policies.module[row["instruction"]].opcode
-        told = f"{row['shape']}  result of {opcode} %{row['name']}, for which the text has no line"
+        told = f"{row['shape']} on the device  result of {opcode} %{row['name']}, for which the text has no line"
         assert place.startswith(told)
 
     def test_a_product_is_told_from_the_sum_of_its_line(self, texts):
-        text = re.sub(
-            rb"(op_name=\"[^\"]*)/dot_general", rb"\1/bd,df->bf/dot_general", texts["dense_v5e_8"]
-        )
-        for own, ending in ((texts["dense_v5e_8"], ""), (text, ": einsum bd,df->bf")):
+        told = ": einsum bd,df->bf"
+        # Transformations are not in the program's line.
+        for scope, ending in ((b"", ""), (b"bd,df->bf/", told), (b"jvp(bd,df->bf)/", told)):
+            own = re.sub(
+                rb"(op_name=\"[^\"]*)/dot_general",
+                rb"\1/" + scope + b"dot_general",
+                texts["dense_v5e_8"],
+            )
             policies = hlofast.loads(own).remat().policies
             rows = policies.savable.to_pylist()
             for at, row in enumerate(rows):

@@ -91,6 +91,8 @@ _PRIMITIVES = {"pallas_call": ("pallas_call", "custom_vjp_call")}
 """What a policy sees of a kernel, by the end of its operation name. The forward pass of JAX's flash
 attention calls a function with a backward pass of its own, which a policy sees as one call
 (`flash_attention.py`)."""
+_TRANSFORMED = re.compile(r"\w+\((.*)\)")
+"""A scope under one of JAX's transformations: `jvp(bd,df->bf)`."""
 _MOST_APART = 64
 """Limit on the values of a line whose call stacks are compared with each other."""
 INPUT = "layer_input"
@@ -309,27 +311,42 @@ def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
 
 
 def _apart(module: Module, rows: Sequence[Row], line: Sequence[int]) -> dict[int, str]:
-    """What tells each value of a line from the others: the calls around it, or the order."""
-    known = {at: _frames(module, rows[at]) for at in line[:_MOST_APART]}
+    """What tells each value of a line from the others: the calls around it, the order, or both."""
+    order = "in the order of execution"
+    in_order = {
+        at: f"result {number} of the {len(line)} of this line, {order}"
+        for number, at in enumerate(line, 1)
+    }
+    if len(line) > _MOST_APART:
+        return in_order
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for at in line:
+        alike.setdefault(tuple(_frames(module, rows[at])), []).append(at)
     found = {}
-    for number, at in enumerate(line, 1):
-        found[at] = f"result {number} of the {len(line)} of this line, in the order of execution"
-        if len(line) > _MOST_APART:
-            continue
-        own, depths = known[at], set()
-        for other in known.keys() - {at}:
-            pairs = enumerate(zip(own, known[other], strict=False))
-            depths.add(next((depth for depth, (here, there) in pairs if here != there), -1))
-        if -1 not in depths:
-            # Frames are innermost first; those below the line's own are in libraries.
-            place = f"{rows[at]['source_file']}:{rows[at]['source_line']}"
-            line_depth = own.index(place) if place in own else 0
-            outer = [own[depth] for depth in sorted(depths) if depth > line_depth]
-            inner = [own[depth] for depth in sorted(depths) if depth <= line_depth]
-            words = [("computed at ", inner), ("in the call from ", outer)]
-            told = [head + ", ".join(places) for head, places in words if places]
-            found[at] = printable(" ".join(told))
+    for own, group in alike.items():
+        call = _call(rows[group[0]], own, [other for other in alike if other != own])
+        for number, at in enumerate(group, 1):
+            found[at] = call or in_order[at]
+            if call and len(group) > 1:
+                found[at] = f"result {number} of the {len(group)} of this line {call}, {order}"
     return found
+
+
+def _call(row: Row, own: Sequence[str], others: Sequence[Sequence[str]]) -> str:
+    """The frames of a call stack that others of the same line have not; empty if one has all."""
+    depths = set()
+    for other in others:
+        pairs = enumerate(zip(own, other, strict=False))
+        depths.add(next((depth for depth, (here, there) in pairs if here != there), -1))
+    if not depths or -1 in depths:
+        return ""
+    # Frames are innermost first; those below the line's own are in libraries.
+    place = f"{row['source_file']}:{row['source_line']}"
+    line_depth = own.index(place) if place in own else 0
+    outer = [own[depth] for depth in sorted(depths) if depth > line_depth]
+    inner = [own[depth] for depth in sorted(depths) if depth <= line_depth]
+    words = [("computed at ", inner), ("in the call from ", outer)]
+    return printable(" ".join(head + ", ".join(places) for head, places in words if places))
 
 
 def _frames(module: Module, row: Row) -> list[str]:
@@ -357,13 +374,14 @@ def _merged(module: Module, row: Row) -> int:
 
 
 def _place(module: Module, row: Row) -> str:
+    # XLA splits arrays over devices and reorders their dimensions when it optimises a program.
+    shape = f"{row['shape']} on the device" if module.is_scheduled else row["shape"]
     # Names of files come from the dump: a line break in one must not become code.
     if row["source_file"]:
-        place = f"{row['source_file']}:{row['source_line']}"
-        return printable(f"{row['shape']}  {place}")
+        return printable(f"{shape}  {row['source_file']}:{row['source_line']}")
     opcode = module[row["instruction"]].opcode
     place = f"result of {opcode} %{row['name']}, for which the text has no line"
-    return printable(f"{row['shape']}  {place}")
+    return printable(f"{shape}  {place}")
 
 
 def _product(rows: Sequence[Row]) -> str:
@@ -374,6 +392,8 @@ def _product(rows: Sequence[Row]) -> str:
     for row in rows:
         outer, _, operation = str(row["op_name"] or "").rpartition("/")
         scope = outer.rpartition("/")[2]
+        while inner := _TRANSFORMED.fullmatch(scope):
+            scope = inner[1]
         if "->" in scope and operation == "dot_general":
             told.append(f"einsum {scope}")
     told = list(dict.fromkeys(told)) if len(told) == len(rows) else []

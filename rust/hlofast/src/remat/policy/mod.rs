@@ -47,6 +47,7 @@ mod remade;
 mod retimed;
 mod rings;
 mod run_order;
+mod same;
 mod savable;
 mod scans;
 mod search;

@@ -17,14 +17,13 @@ use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
 use super::rings::{Early, ahead as held_ahead, in_rings};
+use super::same::{Found, one_of_each};
 use super::savable::is_value;
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
 use crate::flow::is_compiler_clone;
-use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
-use hashbrown::HashMap;
 use rerun::Again;
 use std::ops::RangeInclusive;
 
@@ -294,11 +293,11 @@ impl Unrolled {
         for own in &self.residuals {
             is_residual[own.node as usize] = true;
         }
-        let mut found: Vec<(u32, SavableKind, bool)> = Vec::new();
+        let mut found: Vec<Found> = Vec::new();
         for node in (0..count as u32).rev() {
             let at = node as usize;
-            let is_own = self.layer[at].is_some() && !self.is_boundary[at];
-            if !again.is_needed[at] || !is_own || self.origins[at] != Origin::Values {
+            let Some(layer) = self.layer[at].filter(|_| !self.is_boundary[at]) else { continue };
+            if !again.is_needed[at] || self.origins[at] != Origin::Values {
                 continue;
             }
             let opcode = graph.nodes[at].opcode;
@@ -310,37 +309,12 @@ impl Unrolled {
                 None => None,
             };
             if let Some(kind) = kind.filter(|_| self.bytes[at] >= LEAST) {
-                found.push((node, kind, is_residual[at]));
+                let (product, bytes, is_kept) = (products.of[at], self.bytes[at], is_residual[at]);
+                found.push(Found { node, kind, is_kept, layer, product, bytes });
             }
         }
         found.reverse();
-        self.group(module, &found)
-    }
-
-    /// One savable value for the same value of all layers of a kind.
-    fn group(&mut self, module: &Module, found: &[(u32, SavableKind, bool)]) -> Vec<Savable> {
-        let mut known: HashMap<_, usize, BuildMix> = HashMap::default();
-        let mut counts: HashMap<_, u32, BuildMix> = HashMap::default();
-        let mut savable: Vec<Savable> = Vec::new();
-        let mut members: Vec<Vec<u32>> = Vec::new();
-        for (node, kind, is_kept) in found {
-            let at = *node as usize;
-            let Some(layer) = self.layer[at] else { continue };
-            let own = &self.graph.nodes[at];
-            let scan = self.layers.kind_of(layer);
-            let like = (self.layers.name_of(module, own.row), own.opcode as u16, own.shape.0);
-            let count = counts.entry((layer, like)).or_default();
-            let number = *known.entry((scan, like, *count)).or_insert(savable.len());
-            *count += 1;
-            if number == savable.len() {
-                let (row, shape) = (own.row, own.shape);
-                let (kind, is_kept, node) = (*kind, *is_kept, *node);
-                savable.push(Savable { scan, row, bytes: 0, shape, kind, is_kept, node });
-                members.push(Vec::new());
-            }
-            savable[number].bytes = savable[number].bytes.saturating_add(self.bytes[at]);
-            members[number].push(*node);
-        }
+        let (savable, members) = one_of_each(module, &self.graph, &self.layers, &found);
         self.members = members;
         savable
     }
