@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 
@@ -132,6 +133,24 @@ def test_a_product_is_one_row_however_a_layer_writes_it(texts, dense):
         assert [row["name"] for row in own] == [row["name"] for row in rows]
         assert own[at]["bytes"] == count * 8 * 2048 * 4096 * 2
         assert own[at]["shape"] == rows[at]["shape"]
+
+
+def test_weights_tell_products_of_one_place_apart_where_layers_run_them_otherwise(texts):
+    """XLA runs gate and up of the last layer in the other order; here both are of one call."""
+    text = re.sub(rb"stack_frame_id=82\b", b"stack_frame_id=84", texts["unrolled_v5e_8"])
+    policies = hlofast.loads(text).remat().policies
+    rows = policies.savable.to_pylist()
+    own = [at for at, row in enumerate(rows) if row["shape"] == "bf16[8,2048,4096]"]
+    own = [at for at in own if is_product(rows[at])]
+    ups, gates = (225, 239, 253, 269), (227, 241, 255, 267)
+    for at, others in zip(own, (gates, ups), strict=True):
+        policy = policies.policy(save=[at])
+        again = {policies.module[row].name for row in policy.again}
+        found = {number for number in ups + gates if f"convolution.{number}" in again}
+        assert found == set(others)
+    code = [policies.policy(save=[at]).code for at in own]
+    for name, lines in zip(("up", "gate"), code, strict=True):
+        assert f"with the weight parameters['layers'][0]['{name}'] in one of the layers" in lines
 
 
 def is_product(row: dict[str, object]) -> bool:

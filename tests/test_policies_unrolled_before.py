@@ -145,3 +145,16 @@ def test_values_in_host_memory_are_refused(lowered):
     changed = text.replace(own, f"{own}\n{place}")
     remat = hlofast.loads(changed).remat()
     assert remat.policies is None and "host memory" in remat.no_policies
+
+
+def test_work_on_values_is_in_the_layer_of_the_values_not_of_the_weights():
+    """The weight that scales a layer's result was taken for one of the next layer, and with it the
+    sum: the product before it counted as what a layer leaves to the next, which is always kept."""
+    policies = hlofast.load(FIXTURES / "policies" / "scaled_layers.txt.gz").remat().policies
+    layers, rows, wide, width = 4, 128, 256, 64
+    products = [row for row in policies.savable.to_pylist() if row["kind"] == "matmul"]
+    up, down = sorted(products, key=lambda row: -row["bytes"])
+    assert up["bytes"] == layers * rows * wide * 4
+    assert down["bytes"] == layers * rows * width * 4
+    # The gradient of the scale needs the last product, so both run again.
+    assert policies.policy("nothing_saveable").recomputed_flops == 4 * layers * rows * wide * width

@@ -136,7 +136,14 @@ class TestLinesWithSeveralValues:
         rows = pair.savable.to_pylist()
         # Each product twice.
         twice = [rows[at] for at in own for _ in range(2)]
-        told = _policy_code._apart(pair.module, twice, list(range(len(twice))))
+        line = list(range(len(twice)))
+        weights = {at: f"p[{at % 2}]" for at in line}
+        told = _policy_code._apart(pair.module, twice, line, weights)
+        assert len(set(told.values())) == len(twice)
+        for at, words in told.items():
+            assert words.startswith("in the call from ")
+            assert words.endswith(f", with the weight p[{at % 2}] in one of the layers")
+        told = _policy_code._apart(pair.module, twice, line, {})
         assert len(set(told.values())) == len(twice)
         for at, words in told.items():
             assert words.startswith(f"result {at % 2 + 1} of the 2 of this line in the call from ")

@@ -198,6 +198,10 @@ class PolicyData:
         of the call, and the file of the function, as far as known. Then whether several are taken
         as one layer because the text does not tell how they are checkpointed.
         """
+    def weights(self) -> list[int | None]:
+        """By value of layers without a loop: the number of the parameter that its product in one
+        layer multiplies by. Empty for loops.
+        """
     def pressure_seconds(self) -> float | None:
         """Seconds that the step loses for lack of memory; None without a device."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._module import Module
+    from hlofast._policies import Policies
     from hlofast._policy import Policy
 
     Row = dict[str, Any]
@@ -281,7 +282,7 @@ def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
     apart: dict[int, str] = {}
     for own in _lines(rows):
         if own[0] not in shared:
-            apart |= _apart(module, rows, own)
+            apart |= _apart(module, rows, own, _weights(policy._policies))
     named = {}
     kernels = kept_by_primitive(rows, policy.fates)
     for at in policy.saved_numbers:
@@ -310,26 +311,65 @@ def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
     return named
 
 
-def _apart(module: Module, rows: Sequence[Row], line: Sequence[int]) -> dict[int, str]:
-    """What tells each value of a line from the others: the calls around it, the order, or both."""
-    order = "in the order of execution"
-    in_order = {
-        at: f"result {number} of the {len(line)} of this line, {order}"
-        for number, at in enumerate(line, 1)
-    }
-    if len(line) > _MOST_APART:
-        return in_order
+def _apart(
+    module: Module, rows: Sequence[Row], line: Sequence[int], weights: Mapping[int, str]
+) -> dict[int, str]:
+    """What tells each value of a line from the others.
+
+    That is the calls around it, its place in the line, the weight that its product multiplies by,
+    or the order. `weights` are those of rows in one layer.
+    """
     alike: dict[tuple[str, ...], list[int]] = {}
-    for at in line:
-        alike.setdefault(tuple(_frames(module, rows[at])), []).append(at)
-    found = {}
+    if len(line) <= _MOST_APART:
+        for at in line:
+            alike.setdefault(tuple(_frames(module, rows[at])), []).append(at)
+    calls = {
+        own: _call(rows[group[0]], own, [other for other in alike if other != own])
+        for own, group in alike.items()
+    }
+    if not alike or (len(alike) > 1 and not all(calls.values())):
+        return _numbered(line, "of this line, in the order of execution")
+    found: dict[int, str] = {}
     for own, group in alike.items():
-        call = _call(rows[group[0]], own, [other for other in alike if other != own])
-        for number, at in enumerate(group, 1):
-            found[at] = call or in_order[at]
-            if call and len(group) > 1:
-                found[at] = f"result {number} of the {len(group)} of this line {call}, {order}"
-    return found
+        call = calls[own]
+        place = f"of this line {call}".rstrip()
+        by = [weights.get(at) for at in group]
+        columns = [_column(module, rows[at]) for at in group]
+        if len(group) == 1:
+            found[group[0]] = call
+        elif len(set(columns)) == len(group):
+            in_line = [at for _, at in sorted(zip(columns, group, strict=True))]
+            found |= _numbered(in_line, f"{place}, from left to right")
+        elif None not in by and len(set(by)) == len(group):
+            head = f"{call}, " if call else ""
+            words = "in one of the layers"
+            found |= {at: f"{head}with the weight {weights[at]} {words}" for at in group}
+        else:
+            found |= _numbered(group, f"{place}, in the order of execution")
+    return {at: printable(words) for at, words in found.items()}
+
+
+def _numbered(values: Sequence[int], words: str) -> dict[int, str]:
+    every = len(values)
+    return {at: f"result {number} of the {every} {words}" for number, at in enumerate(values, 1)}
+
+
+def _column(module: Module, row: Row) -> int:
+    """The column of a value in its line; -1 if the text has none."""
+    metadata = module[row["instruction"]].metadata
+    for frame in () if metadata is None else metadata.stack_frames:
+        if (frame.file, frame.line) == (row["source_file"], row["source_line"]):
+            return frame.column
+    return -1
+
+
+def _weights(policies: Policies) -> dict[int, str]:
+    """By value: the name of the parameter that its product in one layer multiplies by."""
+    entry = policies.module.entry
+    parameters = () if entry is None else entry.parameters
+    names = {own.parameter_number: own.metadata and own.metadata.op_name for own in parameters}
+    numbers = enumerate(policies._data.weights())
+    return {at: name for at, number in numbers if (name := names.get(number))}
 
 
 def _call(row: Row, own: Sequence[str], others: Sequence[Sequence[str]]) -> str:

@@ -128,6 +128,12 @@ impl PolicyData {
         (known.collect(), is_ambiguous)
     }
 
+    /// By value of layers without a loop: the number of the parameter that its product in one layer
+    /// multiplies by. Empty for loops.
+    fn weights(&self) -> Vec<Option<u32>> {
+        self.policies.weights().to_vec()
+    }
+
     /// Seconds that the step loses for lack of memory; None without a device.
     fn pressure_seconds(&self) -> Option<f64> {
         self.timing.as_ref().map(|timing| timing.pressure)

@@ -382,6 +382,12 @@ impl Policies {
         self.unrolled.as_ref().map_or((&[], false), Unrolled::units)
     }
 
+    /// By savable value of layers without a loop: the number of the parameter that its product in one layer
+    /// multiplies by.
+    pub fn weights(&self) -> &[Option<u32>] {
+        self.unrolled.as_ref().map_or(&[], Unrolled::weights)
+    }
+
     /// Bytes that the step as it is keeps from forward to backward loops, apart from weights.
     pub fn kept(&self) -> i64 {
         let stacks = self.scans.iter().flat_map(|scan| &scan.stacks);

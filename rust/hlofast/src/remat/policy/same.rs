@@ -3,10 +3,12 @@
 //! A name in a layer's function reaches a value in all layers that call the function. XLA may give the
 //! value another form in one of them: another shape, order of dimensions, type, layout or memory space, or
 //! the sum of partial products by another collective. So products are told apart by what the program
-//! shows: scopes without layer numbers, equation, source line and call stack, and their order in the layer.
+//! shows: scopes without layer numbers, equation, source line and call stack, and the weights that products of
+//! one line multiply by. Without weights their order in the layer has to do, which XLA may change.
 
 use super::graph::Graph;
 use super::layered::{Layers, Name};
+use super::origins::Origin;
 use super::{Savable, SavableKind};
 use crate::flow::ScopeTree;
 use crate::ir::intern::BuildMix;
@@ -23,6 +25,8 @@ pub struct Found {
     pub layer: u32,
     /// The product that it is, or is a sum of.
     pub product: Option<u32>,
+    /// The number of the parameter that the product multiplies by.
+    pub weight: Option<u32>,
     pub bytes: i64,
 }
 
@@ -39,6 +43,18 @@ struct Same {
     own: Vec<usize>,
 }
 
+/// The number of the parameter that a product multiplies by; None if it has no such operand, or two.
+pub fn weight_of(graph: &Graph, origins: &[Origin], product: u32) -> Option<u32> {
+    let is_weight = |own: &&u32| origins[**own as usize] == Origin::Weight;
+    let mut weights = graph.operands(product).iter().filter(is_weight);
+    let mut at = *weights.next().filter(|_| weights.next().is_none())?;
+    // What a weight is made from stands before it.
+    while graph.nodes[at as usize].element.is_none() {
+        at = *graph.operands(at).first()?;
+    }
+    graph.nodes[at as usize].element
+}
+
 /// One savable value for the same value of all layers of a kind, and its node in each of them. `found` is
 /// in the order of the graph.
 pub fn one_of_each(
@@ -48,14 +64,11 @@ pub fn one_of_each(
     found: &[Found],
 ) -> (Vec<Savable>, Vec<Vec<u32>>) {
     let mut known: HashMap<_, usize, BuildMix> = HashMap::default();
-    let mut counts: HashMap<_, u32, BuildMix> = HashMap::default();
     let mut same: Vec<Same> = Vec::new();
-    for (at, own) in found.iter().enumerate() {
-        let scan = layers.kind_of(own.layer);
-        let like = like(module, graph, layers, own);
-        let count = counts.entry((own.layer, like)).or_default();
-        let number = *known.entry((scan, like, *count)).or_insert(same.len());
-        *count += 1;
+    let likes: Vec<Like> = found.iter().map(|own| like(module, graph, layers, own)).collect();
+    for ((at, own), rank) in found.iter().enumerate().zip(ranks(found, &likes)) {
+        let (scan, like) = (layers.kind_of(own.layer), likes[at]);
+        let number = *known.entry((scan, like, rank)).or_insert(same.len());
         if number == same.len() {
             let is_product = own.product.is_some();
             let (layers, own) = (HashSet::default(), Vec::new());
@@ -68,6 +81,24 @@ pub fn one_of_each(
     let values = same.iter().map(|value| savable(module, graph, found, value));
     let nodes = |value: &Same| value.own.iter().map(|at| found[*at].node).collect();
     (values.collect(), same.iter().map(nodes).collect())
+}
+
+/// The place of each value among those of its layer that are like it: by weights if these differ.
+fn ranks(found: &[Found], likes: &[Like]) -> Vec<usize> {
+    let mut groups: HashMap<_, Vec<usize>, BuildMix> = HashMap::default();
+    for (at, (own, like)) in found.iter().zip(likes).enumerate() {
+        groups.entry((own.layer, *like)).or_default().push(at);
+    }
+    let mut ranks = vec![0; found.len()];
+    for mut group in groups.into_values() {
+        let weights: Option<HashSet<u32, BuildMix>> =
+            group.iter().map(|at| found[*at].weight).collect();
+        if weights.is_some_and(|weights| weights.len() == group.len()) {
+            group.sort_unstable_by_key(|at| found[*at].weight);
+        }
+        group.iter().enumerate().for_each(|(rank, at)| ranks[*at] = rank);
+    }
+    ranks
 }
 
 /// What tells a value from others of its layer. The size tells products of one line apart.

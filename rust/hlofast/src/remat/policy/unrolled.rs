@@ -17,7 +17,7 @@ use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
 use super::rings::{Early, ahead as held_ahead, in_rings};
-use super::same::{Found, one_of_each};
+use super::same::{Found, one_of_each, weight_of};
 use super::savable::is_value;
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
@@ -77,6 +77,8 @@ pub struct Unrolled {
     is_in_ring: Vec<bool>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
+    /// By savable value: the number of the parameter that its product in one layer multiplies by.
+    weights: Vec<Option<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
     remade: Option<Remade>,
     /// What XLA recomputes in the text: node, bytes, steps.
@@ -110,6 +112,7 @@ impl Unrolled {
             is_softmax: is_softmax(&graph),
             is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
+            weights: Vec::new(),
             remade: None,
             clones: Vec::new(),
             graph,
@@ -265,6 +268,11 @@ impl Unrolled {
         (&self.layers.units, self.layers.is_ambiguous)
     }
 
+    /// By savable value: the number of the parameter that its product in one layer multiplies by.
+    pub fn weights(&self) -> &[Option<u32>] {
+        &self.weights
+    }
+
     /// Whether layers are under `jax.checkpoint` in the step as it is.
     pub fn is_checkpointed(&self) -> bool {
         self.remade.is_some()
@@ -310,11 +318,17 @@ impl Unrolled {
             };
             if let Some(kind) = kind.filter(|_| self.bytes[at] >= LEAST) {
                 let (product, bytes, is_kept) = (products.of[at], self.bytes[at], is_residual[at]);
-                found.push(Found { node, kind, is_kept, layer, product, bytes });
+                let weight = product.and_then(|own| weight_of(graph, &self.origins, own));
+                found.push(Found { node, kind, is_kept, layer, product, weight, bytes });
             }
         }
         found.reverse();
         let (savable, members) = one_of_each(module, &self.graph, &self.layers, &found);
+        let weight_in = |own: &Savable| {
+            let product = products.of[own.node as usize]?;
+            weight_of(&self.graph, &self.origins, product)
+        };
+        self.weights = savable.iter().map(weight_in).collect();
         self.members = members;
         savable
     }
