@@ -224,8 +224,10 @@ impl Finder<'_> {
             found[at] = match (self.before[at], self.after[at]) {
                 (Some(_), after) if is_between(at) && is_start => after,
                 (Some(before), Some(after)) => {
-                    // A weight at the end of a layer, such as a bias, is first needed by the next.
-                    let values = operands().filter(|own| self.before[*own].is_some());
+                    // A weight at the end of a layer, such as a bias, is first needed by the next. Layers of
+                    // texts without names are matmuls alone, and start with them.
+                    let is_named = like.0.0 != ScopeTree::ROOT || like.0.1 > 0;
+                    let values = operands().filter(|own| !is_named || self.before[*own].is_some());
                     let read = values.filter_map(|own| found[own]).max();
                     Some(read.unwrap_or(0).clamp(before, after.max(before)))
                 }
