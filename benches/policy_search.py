@@ -11,7 +11,8 @@ limit, as it runs for layers with many values, which cannot all be tried.
 `compiled`: on programs that were compiled under every set of saved values (sets.jsonl.xz), FLOPs
 and bytes by XLA of the policies that hlofast chooses for twelve sizes of memory, against the set
 that has the fewest FLOPs of those that fit by XLA's memory accounting; with the margin that hlofast
-leaves free for its own errors, and with smaller ones. It prints the table of benches/README.md.
+leaves free for its own errors, with smaller ones, and with the smallest margin whose policy XLA
+accepts. It prints the table of benches/README.md.
 
 `margins`: on all programs of policy_accuracy.py, the share of policies that would fit a memory of
 which they take by the model all but a margin.

@@ -142,9 +142,9 @@ class Policies:
 
         `kind` is `matmul`, `batched_matmul` (with batch dimensions, or a convolution),
         `ragged_matmul` (`jax.lax.ragged_dot`), `kernel` (a result of a custom call), `collective`,
-        `other` or `input` (of a layer: kept on the device or moved to host
-        memory, not recomputed); `bytes` are those of all layers on one device, `is_kept` tells what
-        the step as it is keeps, and `is_nameable` what `checkpoint_name` reaches.
+        `other` or `input` (of a layer: kept on the device or moved to host memory, not recomputed);
+        `bytes` are those of all layers on one device, `is_kept` tells what the step as it is keeps,
+        and `is_nameable` what `checkpoint_name` reaches.
         """
         if self._savable is None:
             self._savable = Table(self._data.savable())

@@ -115,7 +115,7 @@ mod watch {
         // Held to the end, so that no file appears.
         let all = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
         for path in all.iter() {
-            // What cannot be removed stays; there is no one left to tell.
+            // The process ends here and can report nothing, so a file that cannot be removed stays.
             let _ = match path.is_dir() {
                 true => std::fs::remove_dir_all(path),
                 false => std::fs::remove_file(path),

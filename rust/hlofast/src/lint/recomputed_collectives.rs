@@ -12,9 +12,9 @@
 //! inside a checkpoint repeats a collective twice, but keeps one result. A loop over layers keeps the
 //! results in a stack. Where a loop over layers runs in a loop over groups of them, the backward pass
 //! copies the results of one group out of the stack, and the peak grows by that copy too. It also copies
-//! those of one layer; they mostly take the place of the result that is no longer recomputed, but
-//! where the scheduler fetches them early, the peak grows by up to that copy (pairs of this rule in
-//! `COSTS` of `tests/fixtures/advice_cases.py`).
+//! the results of one layer. This copy mostly replaces the recomputed result. Where the scheduler
+//! fetches it early, the peak grows by up to its size (pairs of this rule in `COSTS` of
+//! `tests/fixtures/advice_cases.py`).
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped, percent};

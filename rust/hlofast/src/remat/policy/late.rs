@@ -114,7 +114,8 @@ impl Late {
     }
 }
 
-/// Whether products of a body run in loops around rings, which no loop of the program is.
+/// Whether products of a body run in loops that the compiler made to pass shards around a ring. Loops of the
+/// program in a layer do not count.
 pub fn is_in_rings(module: &Module, body: &Graph) -> bool {
     (0u32..).zip(&body.nodes).any(|(node, own)| {
         let is_in_loop = own.opcode.is_matmul() && module.opcode(own.outer) == Opcode::While;

@@ -5,7 +5,7 @@
 //! the one before. Other forward work lies between matmuls of known layers. What lies between the last
 //! matmul of a layer and the first of the next belongs to the next if the first layer starts with work
 //! of the same lines, as normalisation does, and otherwise to the layer before, as does the sum that
-//! ends it. A backward matmul multiplies a gradient by a value or a weight of its layer.
+//! ends it, with the biases and scales that it reads. A backward matmul multiplies a gradient by a value or a weight of its layer.
 
 use super::graph::Graph;
 use super::layered::{Kind, Layers, Name};
@@ -224,8 +224,9 @@ impl Finder<'_> {
             found[at] = match (self.before[at], self.after[at]) {
                 (Some(_), after) if is_between(at) && is_start => after,
                 (Some(before), Some(after)) => {
-                    // A weight at the end of a layer, such as a bias, is first needed by the next. Layers of
-                    // texts without names are matmuls alone, and start with them.
+                    // The first matmul that needs a bias or scale at the end of a layer is the next layer's, so
+                    // weights do not tell the layer. Texts without names keep what their matmuls tell: an
+                    // MLP with biases would otherwise have no layers that the model covers.
                     let is_named = like.0.0 != ScopeTree::ROOT || like.0.1 > 0;
                     let values = operands().filter(|own| !is_named || self.before[*own].is_some());
                     let read = values.filter_map(|own| found[own]).max();

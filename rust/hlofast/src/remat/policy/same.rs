@@ -2,9 +2,10 @@
 //!
 //! A name in a layer's function reaches a value in all layers that call the function. XLA may give the
 //! value another form in one of them: another shape, order of dimensions, type, layout or memory space, or
-//! the sum of partial products by another collective. So products are told apart by what the program
-//! shows: scopes without layer numbers, equation, source line and call stack, and the weights that products of
-//! one line multiply by. Without weights their order in the layer has to do, which XLA may change.
+//! another collective that adds its partial products up. So a product is known by what the program shows:
+//! its scope without layer numbers, equation, source line and call stack. Several products of one line are
+//! known by the weights that they multiply by, and without weights by their order in the layer, which XLA
+//! may change.
 
 use super::graph::Graph;
 use super::layered::{Layers, Name};
