@@ -101,8 +101,7 @@ impl<'a> Callers<'a> {
 /// The innermost place of frame `id` in a file that `is_user`, and the next one that calls it.
 fn call(tables: &StackFrames, id: i64, is_user: &[bool]) -> Option<Call> {
     let mut own = None;
-    let mut at = id;
-    for _ in 0..DEEPEST {
+    for at in tables.stack(id).take(DEEPEST) {
         let known = tables.place(at).map(|(file, _, line)| (file, line));
         match known.filter(|place| is_user.get(place.0) == Some(&true)) {
             Some(place) if own.is_none() => own = Some(place),
@@ -111,8 +110,6 @@ fn call(tables: &StackFrames, id: i64, is_user: &[bool]) -> Option<Call> {
             }
             _ => {}
         }
-        let frame = usize::try_from(at).ok()?.checked_sub(1)?;
-        at = *tables.frame_parents.get(frame)?;
     }
     None
 }

@@ -155,6 +155,19 @@ impl StackFrames {
         Frames { tables: self, next: id, left: self.len() }
     }
 
+    /// The ids of frame `id` and its parents, innermost first; ends as [`resolve`](Self::resolve) does.
+    pub fn stack(&self, id: i64) -> impl Iterator<Item = i64> + '_ {
+        let parent = |id: &i64| entry(&self.frame_parents, *id).copied();
+        let is_known = |id: &i64| entry(&self.frame_locations, *id).is_some();
+        std::iter::successors(Some(id), parent).take_while(is_known).take(self.len())
+    }
+
+    /// The number of the function that frame `id` is in; 0 if unknown.
+    pub fn function(&self, id: i64) -> i64 {
+        let location = entry(&self.frame_locations, id).copied().unwrap_or(0);
+        entry(&self.location_functions, location).copied().unwrap_or(0)
+    }
+
     /// Frame `id` without its parents.
     pub fn frame(&self, id: i64) -> Option<Frame<'_>> {
         let location = *entry(&self.frame_locations, id)?;

@@ -58,13 +58,8 @@ impl<'a> Stacks<'a> {
         let own = u32::try_from(own).unwrap_or(0);
         let tables = self.tables;
         self.known.entry(own).or_insert_with(|| {
-            let parent = |id: u32| tables.frame_parents.get((id as usize).checked_sub(1)?).copied();
-            let up = |id: &u32| parent(*id).and_then(|id| u32::try_from(id).ok());
-            let start = Some(own).filter(|id| *id > 0 && *id as usize <= tables.len());
-            let mut stack: Vec<u32> = std::iter::successors(start, up)
-                .take_while(|id| *id > 0)
-                .take(MOST_FRAMES)
-                .collect();
+            let ids = tables.stack(i64::from(own)).take(MOST_FRAMES);
+            let mut stack: Vec<u32> = ids.filter_map(|id| u32::try_from(id).ok()).collect();
             stack.reverse();
             stack
         })
@@ -72,10 +67,7 @@ impl<'a> Stacks<'a> {
 
     /// The number of the function that a frame is in.
     fn function(&self, frame: u32) -> i64 {
-        let location = |id: i64| usize::try_from(id).ok()?.checked_sub(1);
-        let own = location(i64::from(frame)).and_then(|at| self.tables.frame_locations.get(at));
-        let own = own.and_then(|id| self.tables.location_functions.get(location(*id)?));
-        own.copied().unwrap_or(0)
+        self.tables.function(i64::from(frame))
     }
 }
 
