@@ -119,6 +119,10 @@ def payload(name: str, **wanted: str) -> int:
     )
 
 
+def all_payload(name: str) -> int:
+    return sum(row["total_payload"] for row in module(name).collectives().to_pylist())
+
+
 def xla_bytes(name: str) -> int:
     """Bytes of temporaries (CPU), all bytes in HBM (TPU)."""
     record = truth()[name]
@@ -156,9 +160,11 @@ def test_memory_that_each_layer_gathers(name: str) -> None:
 def test_experts_of_the_whole_batch(name: str) -> None:
     [finding] = findings(name, "batch-gathered")
     assert finding.source_line == at("experts_of_all")
-    change = payload(name, kind="all-gather") - payload(twin(name), kind="all-gather")
-    assert finding.is_lower_bound
-    assert 0 < (finding.bytes or 0) <= change
+    # What follows from the gather is not known where the backward pass reads another copy of the batch.
+    if finding.is_lower_bound:
+        assert "crossed" in name and 0 < (finding.bytes or 0) < all_payload(name)
+    else:
+        assert finding.bytes == pytest.approx(all_payload(name) - all_payload(twin(name)), rel=0.02)
 
 
 @pytest.mark.parametrize("name", programs("whole_batch", "whole_width"))
@@ -204,8 +210,9 @@ def test_batch_gathered(name: str) -> None:
     # The lines that call the norm whose line is that of some of the gathers.
     shared = [finding for finding in found if finding.called_at]
     assert shared and all(own.partition(":")[0].endswith(".py") for own in shared[0].called_at)
+    # Gradients of weights are reduced instead.
     stake = sum(finding.bytes or 0 for finding in found)
-    assert stake == payload(name, kind="all-gather", axes="axis_0") > 0
+    assert stake == pytest.approx(all_payload(name) - all_payload(twin(name)), rel=0.02)
     assert payload(twin(name), kind="all-gather", axes="axis_0") == 0
     assert all("with_sharding_constraint" in finding.remedy for finding in found)
 

@@ -48,10 +48,6 @@ _FIGURES = (
 )
 
 
-_MEMORY = {"replicated-parameter": "of parameters"}
-"""What bytes of memory are of, where a rule does not know the peak after the change."""
-
-
 class Finding:
     """A cost that a change to the model, its sharding or its checkpoint policy saves.
 
@@ -60,8 +56,8 @@ class Finding:
     """
 
     __slots__ = (
-        "_made", "_named", "_parameters", "_together", "bytes", "bytes_are", "called_at", "code",
-        "figures", "flops", "instructions", "is_lower_bound", "message", "names", "peak_bytes",
+        "_made", "_named", "_of", "_parameters", "_together", "bytes", "bytes_are", "called_at",
+        "code", "figures", "flops", "instructions", "is_lower_bound", "message", "names", "peak_bytes",
         "phases", "places", "provenance", "remedy", "seconds", "source_file", "source_line",
         "values",
     )  # fmt: skip
@@ -134,8 +130,8 @@ class Finding:
         """
         self.provenance: str = record["provenance"]
         """Provenance of the stake: exact, from_backend_config, modelled or unknown."""
-        # Bytes of replicated parameters are those of one device in any text.
-        is_shared = self.flops is not None or self.code == "float32-residuals"
+        self._of: str = record["bytes_of"]
+        is_shared: bool = record["is_of_all_devices"]
         self._together = TOGETHER if is_shared and devices_together(module) > 1 else ""
 
     @property
@@ -146,8 +142,7 @@ class Finding:
         if self.peak_bytes is not None:
             return f"{least}{_text.size(self.peak_bytes)} at the peak{time}"
         if self.bytes is not None:
-            kind = _MEMORY.get(self.code, self.bytes_are)
-            return f"{least}{_text.size(self.bytes)} {kind}{self._together}{time}"
+            return f"{least}{_text.size(self.bytes)} {self._of}{self._together}{time}"
         if self.flops is None:
             return "unknown" if self.seconds is None else least + _text.seconds(self.seconds)
         return f"{least}{_text.quantity(self.flops, 'FLOP')}{self._together}{time}"

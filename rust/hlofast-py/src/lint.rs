@@ -99,6 +99,8 @@ fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDi
     dict.set_item("places", finding.places)?;
     dict.set_item("bytes", finding.bytes)?;
     dict.set_item("bytes_are", finding.measure.as_str())?;
+    dict.set_item("bytes_of", finding.measure.of())?;
+    dict.set_item("is_of_all_devices", finding.is_of_all_devices())?;
     dict.set_item("peak_bytes", finding.peak_bytes)?;
     dict.set_item("flops", finding.flops)?;
     dict.set_item("seconds", finding.seconds)?;

@@ -11,8 +11,12 @@ pub enum Measure {
     Wire,
     /// Bytes of the arrays that collectives work on, per step.
     Payload,
-    /// Bytes of memory.
+    /// Bytes of memory on one device.
     Memory,
+    /// Bytes of memory that parameters take on one device, in any text.
+    Parameters,
+    /// Bytes of memory of arrays; before partitioning, of all devices together.
+    Arrays,
     /// Bytes read from and written to memory, per step.
     Traffic,
     /// The finding is about FLOPs, not bytes.
@@ -25,10 +29,23 @@ impl Measure {
         match self {
             Measure::Wire => "wire",
             Measure::Payload => "payload",
-            Measure::Memory => "memory",
+            Measure::Memory | Measure::Parameters | Measure::Arrays => "memory",
             Measure::Traffic => "traffic",
             Measure::None => "",
         }
+    }
+
+    /// What the bytes are of, as text after a number.
+    pub fn of(self) -> &'static str {
+        match self {
+            Measure::Parameters => "of parameters",
+            measure => measure.as_str(),
+        }
+    }
+
+    /// Whether the bytes are bytes of memory.
+    pub fn is_memory(self) -> bool {
+        matches!(self, Measure::Memory | Measure::Parameters | Measure::Arrays)
     }
 }
 
@@ -84,6 +101,12 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Whether the figures at stake are those of all devices together in a program that is not
+    /// partitioned.
+    pub fn is_of_all_devices(&self) -> bool {
+        self.flops.is_some() || self.measure == Measure::Arrays
+    }
+
     /// The value of figure `name`.
     pub fn figure(&self, name: &str) -> Option<u64> {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)

@@ -11,6 +11,7 @@
 //! Converted copies of 16-bit values do not count: compilers make and drop those by themselves. Nor
 //! do programs whose collectives show the same fault (`float32-activations`).
 
+use super::constraint::is_constraint;
 use super::finding::Measure;
 use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
@@ -25,7 +26,7 @@ use std::collections::{HashMap, HashSet};
 pub(super) const RULE: Rule = Rule {
     code: "float32-residuals",
     what: "activations kept for the backward pass in f32 although most matmuls are 16-bit",
-    measure: Measure::Memory,
+    measure: Measure::Arrays,
     find,
     message,
     remedy: "convert to 16 bits what goes into these matmuls, and their weights \
@@ -149,9 +150,7 @@ fn update(module: &Module, residual: &Residual) -> Option<Trail> {
 fn settle(module: &Module, mut trail: Trail, through: fn(Opcode) -> bool) -> Trail {
     loop {
         trail = trail.follow(module, through);
-        let is_constraint = module.opcode(trail.row) == Opcode::CustomCall
-            && module.attribute_bytes(trail.row, "custom_call_target") == Some(b"\"Sharding\"");
-        match trail.operand(module, 0).filter(|_| is_constraint) {
+        match trail.operand(module, 0).filter(|_| is_constraint(module, trail.row)) {
             Some(before) => trail = before,
             None => return trail,
         }

@@ -5,12 +5,18 @@
 //! count: routers and heads of attention have fewer.
 //!
 //! Logits that devices compute in parts and then all-gather along the vocabulary are held in full too.
+//!
+//! Before partitioning, the constraint on the logits or, without one, the sharding of the weight says which
+//! axes of the mesh divide neither the batch nor the vocabulary.
 
+use super::along::MOST_AXES;
+use super::constraint::{Stated, is_constraint, stated};
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
 use super::varying::axes_text;
 use super::walk::{Trail, converts};
+use crate::Provenance;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::memory::Alike;
@@ -79,8 +85,8 @@ fn made(module: &Module, logits: Row, size: u64) -> (Trail, Option<Row>) {
     }
 }
 
-/// The size of the only dimension that `row` reduces by a maximum.
-fn maximum_over(module: &Module, row: Row) -> Option<u64> {
+/// The number and the size of the only dimension that `row` reduces by a maximum.
+fn maximum_over(module: &Module, row: Row) -> Option<(usize, u64)> {
     if module.opcode(row) != Opcode::Reduce {
         return None;
     }
@@ -95,16 +101,22 @@ fn maximum_over(module: &Module, row: Row) -> Option<u64> {
     };
     let &[dimension] = &dimensions[..] else { return None };
     let array = module.shapes().array(module.shape(Row(*module.operands(row).first()?)))?;
-    u64::try_from(array.dimension(usize::try_from(dimension).ok()?)?.bound()?).ok()
+    let dimension = usize::try_from(dimension).ok()?;
+    Some((dimension, u64::try_from(array.dimension(dimension)?.bound()?).ok()?))
 }
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    if !program.is_partitioned() {
+        return find_written(program, sites);
+    }
     let Some(varying) = program.varying() else { return };
     let module = program.module;
     let products: std::collections::HashSet<Row> = program.products().collect();
     let mut seen = std::collections::HashSet::new();
     for row in module.rows() {
-        let Some(size) = maximum_over(module, row).filter(|size| *size >= LEAST) else { continue };
+        let Some((_, size)) = maximum_over(module, row).filter(|(_, size)| *size >= LEAST) else {
+            continue;
+        };
         let Some(&logits) = module.operands(row).first() else { continue };
         let axes = varying.equal(module, Row(logits));
         let (_, devices) = axes_text(program, axes);
@@ -132,6 +144,76 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         sites.push(site);
     }
+}
+
+/// Before partitioning: logits whose vocabulary no axis divides, although axes are left that divide neither
+/// the batch.
+fn find_written(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    let mut seen = std::collections::HashSet::new();
+    for row in module.rows() {
+        let Some((at, size)) = maximum_over(module, row).filter(|(_, size)| *size >= LEAST) else {
+            continue;
+        };
+        let Some(&logits) = module.operands(row).first() else { continue };
+        let mut own = None;
+        let mut trail = Trail::new(Row(logits)).follow(module, keeps);
+        while is_constraint(module, trail.row)
+            && let Some(before) = trail.operand(module, 0)
+        {
+            own = own.or_else(|| stated(program, trail.row));
+            trail = before.follow(module, keeps);
+        }
+        let product = trail.row;
+        if !module.opcode(product).is_matmul() || !seen.insert(product) {
+            continue;
+        }
+        let Some(inputs) = program.inputs() else { return };
+        let is_batch = |index: usize| {
+            let side = module.operands(product).get(index);
+            side.is_some_and(|side| inputs.is_from_batch(module, Row(*side)))
+        };
+        let weight = match (is_batch(0), is_batch(1)) {
+            (true, false) => 1,
+            (false, true) => 0,
+            _ => continue,
+        };
+        let used = match &own {
+            Some(own) if own.is_open(at) => continue,
+            Some(own) if own.axes.get(at).is_none_or(|axes| *axes != 0) => continue,
+            Some(own) => own.all(),
+            None => {
+                let Some(weight) = trail.operand(module, weight) else { continue };
+                let Some(weight) = stated_of_weight(program, weight) else { continue };
+                weight.all() | inputs.batch()
+            }
+        };
+        let all = program.mesh().map(|mesh| mesh.axes()).unwrap_or_default().iter().enumerate();
+        let all = all.filter(|(axis, own)| *axis < MOST_AXES && own.size > 1);
+        let left = all.fold(0, |left, (axis, _)| left | 1 << axis) & !used;
+        let (_, devices) = axes_text(program, left);
+        let (_, parts) = axes_text(program, inputs.batch());
+        if devices < 2 {
+            continue;
+        }
+        let held = program.bytes(product).div_ceil(parts.max(1));
+        let mut site = Site::new(product).runs(&program.runs(product));
+        site.evidence.push(row);
+        site.bytes = Some(held - held / devices);
+        site.provenance = Provenance::Modelled;
+        site = site.sum("held_bytes", held).common("devices", devices).common("vocabulary", size);
+        site.key = left;
+        sites.push(site);
+    }
+}
+
+/// The sharding of the parameter that the weight at `trail` is, or of the constraint on it.
+fn stated_of_weight(program: &Program<'_>, trail: Trail) -> Option<Stated> {
+    let module = program.module;
+    let weight = trail.follow(module, converts).row;
+    let is_parameter = module.opcode(weight) == Opcode::Parameter
+        && module.computation_of(weight) == module.entry();
+    (is_parameter || is_constraint(module, weight)).then(|| stated(program, weight)).flatten()
 }
 
 /// The elements of the array that `row` makes; the start of a gather returns its operand first.

@@ -6,7 +6,9 @@
 //! table of codes, is generated from `RULES`.
 
 mod along;
+mod batch_follows;
 mod batch_gathered;
+mod constraint;
 mod copied_parameter;
 mod cut;
 mod finding;
@@ -176,7 +178,7 @@ pub fn lint<'a>(
     findings.sort_by_key(|finding| Reverse(weight(finding)));
     let seconds = |finding: &Finding| finding.seconds.unwrap_or(-1.0);
     findings.sort_by(|first, second| seconds(second).total_cmp(&seconds(first)));
-    let is_about_memory = |finding: &Finding| finding.measure == Measure::Memory;
+    let is_about_memory = |finding: &Finding| finding.measure.is_memory();
     if findings.iter().any(is_about_memory) && (known.is_too_large)() {
         findings.sort_by_key(|finding| !is_about_memory(finding));
     }

@@ -5,7 +5,11 @@
 //!
 //! Rows of a table whose width is sharded are left out: each device has few columns of it, whatever the
 //! order of dimensions (`columns_last` and `columns_first` in `tests/oracle/judge_advice.py`), and more
-//! columns on each device are as many bytes.
+//! columns on each device are as many bytes. So are arrays that only the compiler knows: it makes masks
+//! without a name where it expands an operation, such as the groups of a ragged matmul.
+//!
+//! Padding costs memory where the peak is, and time wherever it is read and written: arrays that do neither
+//! are left out.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form};
@@ -15,6 +19,7 @@ use crate::cost::Backend;
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
 use crate::ir::size::device_sizes;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
+use crate::memory::Resized;
 use std::collections::BTreeMap;
 
 pub(super) const RULE: Rule = Rule {
@@ -32,8 +37,10 @@ pub(super) const RULE: Rule = Rule {
 /// Padding counts if the array takes at least this many times its own bytes. Heads of 64 take twice
 /// theirs.
 const LEAST_FACTOR: u64 = 3;
-/// The least padding of one array that is reported.
+/// The least padding of one array that is reported, and the least by which the peak falls without it.
 const LEAST: u64 = 1 << 20;
+/// The least share of the bytes that the step moves, where the peak does not fall.
+const LEAST_SHARE: f64 = 0.01;
 
 /// Whether `row` names an array that another row holds, or is passed in by a caller.
 fn is_view(opcode: Opcode) -> bool {
@@ -96,14 +103,31 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let live = (parameters.len() as u64).max(1);
         let mut all: Vec<Row> = parameters.iter().chain(&others).copied().collect();
         // Compilers name few of the copies that they add.
-        let place = |row: &Row| program.sources().place(module.metadata_columns(), *row).0 < 0;
-        all.sort_by_key(place);
+        let is_nameless =
+            |row: &Row| program.sources().place(module.metadata_columns(), *row).0 < 0;
+        all.sort_by_key(is_nameless);
         let Some(first) = all.first().copied() else { continue };
+        let is_own = parameters.is_empty() && !all.iter().any(|row| moves(module, *row));
+        if is_own && is_nameless(&first) && program.has_phases() {
+            continue;
+        }
         let mut site = Site::new(first).runs(&program.runs(first));
         site.bytes = (held - logical).checked_mul(live);
         site = site
             .sum("tiled_bytes", held.saturating_mul(live))
             .sum("logical_bytes", logical.saturating_mul(live));
+        site.change.resized.push(Resized { shape, bytes: logical });
+        // Each array is written and read.
+        let passes =
+            |row: &Row| program.runs(*row).times(1 + module.users().get(row.0).len() as u64);
+        let passes = others.iter().filter_map(passes).fold(0, u64::saturating_add);
+        let moved = passes.saturating_mul(held - logical);
+        if (moved as f64) < LEAST_SHARE * program.traffic() as f64 {
+            site.peak_bytes = program.peak_falls(&site.change);
+            if site.peak_bytes.is_some_and(|peak| peak < LEAST) {
+                continue;
+            }
+        }
         site.places = all.len() as u64;
         all.truncate(MOST_ROWS);
         site.subjects = all;
@@ -111,6 +135,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.is_anywhere = true;
         sites.push(site);
     }
+}
+
+/// Whether `row` moves an array that another row makes.
+fn moves(module: &Module, row: Row) -> bool {
+    converts(module.opcode(row))
+        || matches!(module.opcode(row), Opcode::CopyStart | Opcode::Slice | Opcode::DynamicSlice)
 }
 
 /// Whether `row` looks up rows of a parameter that is sharded along its last dimension.
@@ -153,12 +183,23 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let text = program.module.bytes(shapes.text(ShapeId(shape)));
     let (tiled, logical) = (site.figure("tiled_bytes"), site.figure("logical_bytes"));
     format!(
-        "{} of shape {} {} mostly of padding: {} in tiles for {} of elements, {:.1} times as much",
+        "{} of shape {} {} mostly of padding: {} in tiles for {} of elements, {:.1} times as much{}",
         counted(site.places, "array", "arrays"),
         String::from_utf8_lossy(text),
         form(site.places, "consists", "consist"),
         bytes(tiled),
         bytes(logical),
         tiled as f64 / logical.max(1) as f64,
+        site.peak_bytes.map(falls).unwrap_or_default(),
     )
+}
+
+/// By how much the peak falls without the padding.
+fn falls(peak: u64) -> String {
+    match peak {
+        0 => "; the peak of memory is where other values are live, and stays: the padding takes time \
+              where it is read and written"
+            .to_owned(),
+        peak => format!("; without it, the peak of memory falls by {}", bytes(peak)),
+    }
 }

@@ -49,6 +49,7 @@ pub(super) struct Program<'a> {
     products: OnceCell<Vec<Row>>,
     matmul_flops: OnceCell<u64>,
     varying: OnceCell<Option<Varying>>,
+    inputs: OnceCell<Option<Varying>>,
     /// Peaks after a change that were counted.
     peaks: Cell<u32>,
 }
@@ -99,6 +100,7 @@ impl<'a> Program<'a> {
             products: OnceCell::new(),
             matmul_flops: OnceCell::new(),
             varying: OnceCell::new(),
+            inputs: OnceCell::new(),
             peaks: Cell::new(0),
         };
         for collective in &collectives.collectives {
@@ -166,13 +168,15 @@ impl<'a> Program<'a> {
         let (value, total) = match measure {
             Measure::Payload => (site.bytes, self.payload),
             Measure::Wire => (site.bytes, self.wire),
-            Measure::Memory => (site.bytes, self.parameter_bytes()),
+            Measure::Memory | Measure::Parameters | Measure::Arrays => {
+                (site.bytes, self.parameter_bytes())
+            }
             Measure::Traffic => (site.bytes, self.traffic()),
             Measure::None => (site.flops, self.matmul_flops()),
         };
-        let least = match measure {
-            Measure::Memory => self.options.min_replicated_share,
-            _ => self.options.min_share,
+        let least = match measure.is_memory() {
+            true => self.options.min_replicated_share,
+            false => self.options.min_share,
         };
         let is_enough = |value: u64| value > 0 && value as f64 >= least * total as f64;
         value.is_none_or(is_enough)
@@ -319,6 +323,11 @@ impl<'a> Program<'a> {
     /// is too large to follow.
     pub fn varying(&self) -> Option<&Varying> {
         self.varying.get_or_init(|| Varying::new(self)).as_ref()
+    }
+
+    /// What is computed from the inputs of a program that is not partitioned; None as for `varying`.
+    pub fn inputs(&self) -> Option<&Varying> {
+        self.inputs.get_or_init(|| Varying::of_inputs(self)).as_ref()
     }
 
     /// The axes of collective `number`; empty without a mesh.

@@ -16,6 +16,7 @@
 //! fetches it early, the peak grows by up to its size (pairs of this rule in `COSTS` of
 //! `tests/fixtures/advice_cases.py`).
 
+use super::batch_gathered;
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::recomputed_twice::{By, nested};
@@ -80,6 +81,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let is_other =
             collective.moved == Moved::Weight || is_compiler_clone(program.module, collective.row);
         if is_other || count == Some(0) || collective.group_size == Some(1) {
+            continue;
+        }
+        // With the batch sharded, these are not sent at all.
+        if batch_gathered::gathered(program, number) != 0 {
             continue;
         }
         let share = Share::of(program, collective);

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub(super) const RULE: Rule = Rule {
     code: "replicated-parameter",
     what: "large replicated parameters in a program that shards others",
-    measure: Measure::Memory,
+    measure: Measure::Parameters,
     find,
     message,
     remedy: "shard the parameter along these axes too: add them to its PartitionSpec, on a \

@@ -39,7 +39,8 @@ pub(super) struct Site {
     pub seconds: Option<f64>,
     /// Parameters of the entry whose values the place is about; see `complete`.
     pub parameters: Vec<Row>,
-    /// Bytes by which the peak falls when values change as `change` says; set when places are combined.
+    /// Bytes by which the peak falls when values change as `change` says; set when places are combined,
+    /// or by a rule that never combines them.
     pub peak_bytes: Option<u64>,
     /// How values in memory change, for the peak after the change.
     pub change: Change,
@@ -144,7 +145,7 @@ impl Site {
     pub fn modelled_seconds(&self, program: &Program<'_>, measure: Measure) -> Option<f64> {
         let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         match measure {
-            Measure::Memory | Measure::Traffic => None,
+            Measure::Memory | Measure::Parameters | Measure::Arrays | Measure::Traffic => None,
             Measure::None => {
                 let row = *self.subjects.first()?;
                 let flops = program.runs(row).times(program.product_flops(row)?)?;
@@ -176,6 +177,7 @@ impl Site {
         self.seconds = self.seconds.zip(other.seconds).map(|(own, other)| own + other);
         add_rows(&mut self.parameters, other.parameters, MOST_PARAMETERS);
         self.change.add(other.change);
+        self.peak_bytes = None;
         for figure in other.sums {
             match self.sums.iter_mut().find(|own| own.name == figure.name) {
                 Some(own) => own.value = own.value.saturating_add(figure.value),
@@ -272,7 +274,7 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
 }
 
 pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Finding {
-    site.peak_bytes = program.peak_falls(&site.change);
+    site.peak_bytes = site.peak_bytes.or_else(|| program.peak_falls(&site.change));
     // Arrays that shrink with those of the finding may then be fused away.
     site.is_lower_bound |= site.peak_bytes > site.bytes;
     let message = (rule.message)(program, &site);

@@ -28,6 +28,8 @@ const DEEPEST: usize = 64;
 /// times.
 const VISITS_PER_LEAF: usize = 64;
 const FEWEST_VISITS: usize = 1 << 20;
+/// The rank of stacked batches of tokens.
+const STACKED_RANK: usize = 3;
 /// More leaves than this many per row are not followed.
 const LEAVES_PER_ROW: u64 = 64;
 
@@ -44,16 +46,27 @@ pub(super) struct Varying {
 }
 
 impl Varying {
-    /// None without a mesh, or if the program is too large to follow.
+    /// None without a mesh, if the program is not partitioned, or if it is too large to follow.
     pub fn new(program: &Program<'_>) -> Option<Self> {
+        program.is_partitioned().then(|| Self::follow(program)).flatten()
+    }
+
+    /// What is computed from the inputs, and the axes of the batch, of a program that is not partitioned.
+    /// Which devices hold the same is not known there.
+    pub fn of_inputs(program: &Program<'_>) -> Option<Self> {
+        Some(Self { all: 0, ..Self::follow(program)? })
+    }
+
+    fn follow(program: &Program<'_>) -> Option<Self> {
         let module = program.module;
         let mesh = program.mesh()?;
         let leaves = *module.leaf_offsets().last()?;
         let most = LEAVES_PER_ROW.saturating_mul(module.row_count() as u64).max(1 << 16);
-        if mesh.axes().len() > MOST_AXES || leaves > most || !program.is_partitioned() {
+        if mesh.axes().len() > MOST_AXES || leaves > most {
             return None;
         }
-        if module.replica_count().is_some_and(|count| count > 1) || is_part(program) {
+        let is_other = program.is_partitioned() && is_part(program);
+        if module.replica_count().is_some_and(|count| count > 1) || is_other {
             return None;
         }
         let mut all = 0;
@@ -108,6 +121,11 @@ impl Varying {
         self.mask(module, row).is_some_and(|mask| mask & INPUT != 0)
     }
 
+    /// The axes that shard the batch.
+    pub fn batch(&self) -> u64 {
+        self.batch
+    }
+
     /// Those of `parts` that shard the batch.
     pub fn of_batch(&self, parts: &[AxisPart]) -> u64 {
         bits(parts.iter()) & self.batch
@@ -149,7 +167,7 @@ fn leaves(module: &Module, row: Row) -> Range<usize> {
 struct Sharded {
     /// Axes along which devices hold different parts, or of which nothing is known.
     mask: u64,
-    /// Axes that cut the first dimension.
+    /// Axes that cut the dimension of the batch: the first one, or the second of stacked batches.
     first: u64,
 }
 
@@ -176,7 +194,7 @@ struct Follower<'a, 'b> {
 
 impl Follower<'_, '_> {
     /// Sets the masks of the entry's parameters. Returns the axes that shard the batch: those of
-    /// the first dimension of integer inputs; without any, if the step donates its state, of the
+    /// the dimension of the batch of integer inputs; without any, if the step donates its state, of the
     /// other inputs.
     fn entry(&mut self) -> Option<u64> {
         let module = self.program.module;
@@ -238,7 +256,10 @@ impl Follower<'_, '_> {
             };
             let parts = spec.dimensions.iter().flat_map(|dimension| &dimension.axes);
             let mask = bits(parts.chain(&spec.unreduced).chain(&spec.manual)) & self.all;
-            let first = spec.dimensions.first().map_or(0, |cut| bits(cut.axes.iter()));
+            let of = |at: usize| spec.dimensions.get(at).map_or(0, |cut| bits(cut.axes.iter()));
+            // The batches of several microbatches are stacked along the first dimension.
+            let first =
+                if spec.dimensions.len() == STACKED_RANK && of(0) == 0 { of(1) } else { of(0) };
             Sharded { mask, first }
         };
         match decode(b"sharding", Opcode::Parameter, text) {

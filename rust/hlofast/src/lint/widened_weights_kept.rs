@@ -15,7 +15,7 @@ use crate::remat::{ResidualKind, residuals};
 pub(super) const RULE: Rule = Rule {
     code: "widened-weights-kept",
     what: "copies of weights in a wider type, kept from forward to backward",
-    measure: Measure::Memory,
+    measure: Measure::Arrays,
     find,
     message,
     remedy: "convert again in the backward pass: wrap the matmul and its conversion in a separate \
@@ -70,16 +70,17 @@ fn can_widen(module: &Module) -> bool {
     })
 }
 
-fn message(_: &Program<'_>, site: &Site) -> String {
+fn message(program: &Program<'_>, site: &Site) -> String {
     let copied = site.figure("copied_bytes");
     let total = site.figure("residual_bytes");
     format!(
         "{} of weights in a wider type {} kept from forward to backward: {}, {} of the {} of \
-         all residuals",
+         all residuals{}",
         counted(site.places, "copy", "copies"),
         form(site.places, "is", "are"),
         bytes(copied),
         percent(copied, total),
         bytes(total),
+        program.together(),
     )
 }

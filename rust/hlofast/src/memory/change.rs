@@ -24,6 +24,15 @@ pub struct Alike {
     pub parts: u64,
 }
 
+/// Arrays of one shape that take other bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resized {
+    /// Their shape.
+    pub shape: ShapeId,
+    /// The bytes that each of them takes.
+    pub bytes: u64,
+}
+
 /// A change of the values of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -31,17 +40,20 @@ pub struct Change {
     pub donated: Vec<Alias>,
     /// Arrays that become smaller.
     pub divided: Vec<Alike>,
+    /// Arrays whose padding changes.
+    pub resized: Vec<Resized>,
 }
 
 impl Change {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.donated.is_empty() && self.divided.is_empty()
+        self.donated.is_empty() && self.divided.is_empty() && self.resized.is_empty()
     }
 
     /// Adds `other`.
     pub fn add(&mut self, other: Change) {
         self.donated.extend(other.donated);
+        self.resized.extend(other.resized);
         for alike in other.divided {
             if !self.divided.contains(&alike) {
                 self.divided.push(alike);
@@ -51,6 +63,9 @@ impl Change {
 
     /// The bytes of arrays of `shape`, which are `bytes` before the change.
     fn bytes(&self, module: &Module, shape: ShapeId, bytes: i64) -> i64 {
+        if let Some(own) = self.resized.iter().find(|own| own.shape == shape) {
+            return i64::try_from(own.bytes).unwrap_or(bytes);
+        }
         let Some(array) = module.shapes().array(shape).filter(|_| !self.divided.is_empty()) else {
             return bytes;
         };

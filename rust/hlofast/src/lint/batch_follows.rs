@@ -1,0 +1,288 @@
+//! What follows from gathers of activations along the axes of the batch, for `batch-gathered`.
+//!
+//! The gradient of a weight contracts the batch. Where the forward pass has gathered one of its sides, the
+//! partitioner gathers the other one in the backward pass, and each device computes its part of the
+//! gradient from the whole batch. With the batch sharded, devices reduce the gradient instead. Gathers whose
+//! other side the backward pass gathers too are the partitioner's own choice and stay. The gradient of a value
+//! has the constraint of the value, so it is gathered too.
+//!
+//! Collectives along other axes send what all devices along the axes of the batch hold: with the batch
+//! sharded, they send one part of it. So does what is left of a gather along several axes.
+
+use super::along::bits;
+use super::batch_gathered::{is_float, is_spelled};
+use super::cut::results;
+use super::program::Program;
+use super::varying::{Varying, axes_text};
+use super::walk::{Trail, conversions, converts, uses};
+use crate::comms::{Collective, CollectiveKind, Moved};
+use crate::flow::Phase;
+use crate::ir::intern::BuildMix;
+use crate::ir::{CallRole, Module, Opcode, Row};
+use std::collections::{HashMap, HashSet};
+
+/// A gather that is reported.
+#[derive(Clone, Copy)]
+pub(super) struct Gather {
+    /// The number of the collective.
+    pub number: usize,
+    /// The axes of the batch along which it gathers.
+    pub axes: u64,
+}
+
+/// What goes with a gather.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Follows {
+    /// Payload of collectives that send less, or nothing, in all executions: by collective.
+    pub saved: Vec<(usize, u64)>,
+    /// Payload of reductions of gradients that take their place.
+    pub added: u64,
+}
+
+/// Limit on the rows between a matmul and what makes its operand.
+const MOST_STEPS: u32 = 128;
+/// The least payload of one repeated collective per step: statistics are small.
+const LEAST: u64 = 1 << 16;
+
+/// The payload that gather `number` sends more than with the batch sharded along `axes`, in all executions.
+pub(super) fn saved_by(program: &Program<'_>, number: usize, axes: u64) -> Option<u64> {
+    let collective = program.collectives.collectives.get(number)?;
+    let payload = program.runs_of(collective).times(collective.payload()?)?;
+    let (_, devices) = axes_text(program, axes);
+    match bits(program.parts(number).iter()) & !axes {
+        0 => Some(payload),
+        _ => Some(payload - payload / devices.max(1)),
+    }
+}
+
+/// By gather of `reported`: what follows from it.
+pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows> {
+    let mut all = vec![Follows::default(); reported.len()];
+    let Some(varying) = program.varying().filter(|_| !reported.is_empty()) else { return all };
+    let finder = Finder::new(program, varying, reported);
+    let mut seen = HashSet::new();
+    for (number, collective) in program.collectives.collectives.iter().enumerate() {
+        if reported.iter().any(|own| own.number == number) {
+            continue;
+        }
+        if let Some((at, product)) = finder.partner(number, collective) {
+            let (Some(own), Some(gather)) = (all.get_mut(at), reported.get(at)) else { continue };
+            own.saved.extend(saved_by(program, number, gather.axes).map(|saved| (number, saved)));
+            if seen.insert((finder.written(product), program.module.shape(product))) {
+                own.added = own.added.saturating_add(finder.reduced(product, gather.axes));
+            }
+        } else if let Some(at) = finder.gradient(number, collective)
+            && let (Some(own), Some(gather)) = (all.get_mut(at), reported.get(at))
+        {
+            own.saved.extend(saved_by(program, number, gather.axes).map(|saved| (number, saved)));
+        } else if let Some((at, saved)) = finder.repeated(collective, &all)
+            && let Some(own) = all.get_mut(at)
+        {
+            own.saved.push((number, saved));
+        }
+    }
+    // Gradients that all devices compute from the whole batch are not reduced yet.
+    for product in finder.products.values().flatten() {
+        let equal = varying.equal_operands(program.module, *product);
+        let at = reported.iter().position(|own| own.axes & !equal == 0);
+        if let Some((own, gather)) = at.and_then(|at| Some((all.get_mut(at)?, reported.get(at)?)))
+            && seen.insert((finder.written(*product), program.module.shape(*product)))
+        {
+            own.added = own.added.saturating_add(finder.reduced(*product, gather.axes));
+        }
+    }
+    all
+}
+
+/// A line of the source with the name of the operation.
+type Written<'a> = (i32, i32, &'a [u8]);
+
+struct Finder<'a, 'b> {
+    program: &'a Program<'b>,
+    varying: &'a Varying,
+    reported: &'a [Gather],
+    /// By instruction of a collective: its number.
+    numbers: HashMap<Row, usize, BuildMix>,
+    /// The matmuls of the backward pass that multiply activations with activations.
+    products: HashMap<Written<'a>, Vec<Row>>,
+}
+
+impl<'a, 'b> Finder<'a, 'b> {
+    fn new(program: &'a Program<'b>, varying: &'a Varying, reported: &'a [Gather]) -> Self {
+        let mut numbers = HashMap::default();
+        for (number, collective) in program.collectives.collectives.iter().enumerate() {
+            let range = collective.members.start as usize..collective.members.end as usize;
+            let members = program.collectives.members.get(range).unwrap_or_default();
+            let rows = members.iter().copied().chain([collective.row]).chain(collective.done);
+            numbers.extend(rows.map(|row| (row, number)));
+        }
+        let mut own = Self { program, varying, reported, numbers, products: HashMap::new() };
+        let mut products: HashMap<Written<'a>, Vec<Row>> = HashMap::new();
+        for row in program.products().filter(|row| own.computes_gradient(*row)) {
+            products.entry(own.written(row)).or_default().push(row);
+        }
+        own.products = products;
+        own
+    }
+
+    /// Whether `row` is a matmul of the backward pass, both sides of which are computed from the batch, and
+    /// which sums over the batch: the gradient of a weight. Other such matmuls keep the batch.
+    fn computes_gradient(&self, row: Row) -> bool {
+        let (program, module) = (self.program, self.program.module);
+        let &[first, second, ..] = module.operands(row) else { return false };
+        let sides = [Row(first), Row(second)];
+        let is_batch = |side: &Row| self.varying.is_from_batch(module, *side);
+        let sums_all = || {
+            let elements = |row: Row| program.elements(row).map(u128::from);
+            let result = elements(row)?;
+            let summed = u128::from(program.product_flops(row)?) / 2 / result.max(1);
+            let read = elements(sides[0])?.checked_mul(elements(sides[1])?)?;
+            Some(read == result.checked_mul(summed)?.checked_mul(summed)?)
+        };
+        module.opcode(row).is_matmul()
+            && program.runs(row).phase == Phase::Backward
+            && sides.iter().all(is_batch)
+            && sums_all() == Some(true)
+    }
+
+    fn written(&self, row: Row) -> Written<'a> {
+        let (file, line) =
+            self.program.sources().place(self.program.module.metadata_columns(), row);
+        (file, line, self.program.op_name(row).unwrap_or_default())
+    }
+
+    /// The axes of the batch along which `collective` gathers activations.
+    fn gathers(&self, number: usize, collective: &Collective) -> u64 {
+        match (collective.kind, collective.moved) {
+            (CollectiveKind::AllGather, Moved::Activation) => {
+                self.varying.of_batch(self.program.parts(number))
+            }
+            _ => 0,
+        }
+    }
+
+    /// For a gather of the backward pass: the reported gather that made the other side of its matmul, and
+    /// that matmul.
+    fn partner(&self, number: usize, collective: &Collective) -> Option<(usize, Row)> {
+        let axes = self.gathers(number, collective);
+        let is_backward = self.program.runs_of(collective).phase == Phase::Backward;
+        if axes == 0 || !is_backward || is_spelled(self.program, collective) {
+            return None;
+        }
+        let module = self.program.module;
+        // A gather that is overlapped with its matmul has its name; another one is an operand of it.
+        let named = self.products.get(&self.written(collective.row)).into_iter().flatten().copied();
+        let read = results(module, collective).into_iter().flat_map(|row| {
+            let uses = uses(&self.program.walk, row, conversions, |_| true).unwrap_or_default();
+            uses.into_iter().map(|used| used.row)
+        });
+        named.chain(read).filter(|product| self.computes_gradient(*product)).find_map(|product| {
+            let sides = module.operands(product).iter().take(2);
+            let mut found = sides.filter_map(|side| {
+                self.maker(Trail::new(Row(*side)), &mut { MOST_STEPS })
+                    .filter(|at| self.reported.get(*at).is_some_and(|own| own.axes & axes != 0))
+            });
+            found.next().map(|at| (at, product))
+        })
+    }
+
+    /// For a gather of the backward pass: the reported gather of as many elements, of whose value it gathers
+    /// the gradient.
+    fn gradient(&self, number: usize, collective: &Collective) -> Option<usize> {
+        let (program, module) = (self.program, self.program.module);
+        let axes = self.gathers(number, collective);
+        if axes == 0 || program.runs_of(collective).phase != Phase::Backward {
+            return None;
+        }
+        let size = program.elements(collective.row).filter(|_| is_float(module, collective.row))?;
+        self.reported.iter().position(|own| {
+            let reported = program.collectives.collectives.get(own.number);
+            let is_same = |own: &Collective| program.elements(own.row) == Some(size);
+            own.axes & axes != 0 && reported.is_some_and(is_same)
+        })
+    }
+
+    /// The reported gather whose result, or a function of each element of it, is the value at `trail`,
+    /// perhaps after a loop has stacked it.
+    fn maker(&self, trail: Trail, left: &mut u32) -> Option<usize> {
+        *left = left.checked_sub(1)?;
+        let module = self.program.module;
+        let trail = trail.follow(module, moves);
+        let row = trail.row;
+        if let Some(number) = self.numbers.get(&row) {
+            return self.reported.iter().position(|own| own.number == *number);
+        }
+        match module.opcode(row) {
+            Opcode::While => {
+                let body = module.called(row, CallRole::Body)?;
+                let &[element] = trail.path() else { return None };
+                let root = Row(module.computation(body).root);
+                let stack = Row(*module.operands(root).get(element as usize)?);
+                let update = Trail::new(stack).follow(module, moves);
+                let is_update = module.opcode(update.row) == Opcode::DynamicUpdateSlice;
+                self.maker(update.operand(module, 1).filter(|_| is_update)?, left)
+            }
+            Opcode::AsyncDone | Opcode::AsyncUpdate => self.maker(trail.operand(module, 0)?, left),
+            Opcode::AsyncStart if moves_only(module, row) => {
+                self.maker(trail.operand(module, 0)?, left)
+            }
+            Opcode::CustomCall if is_concatenation(module, row) => {
+                self.maker(trail.operand(module, 0)?, left)
+            }
+            Opcode::DynamicUpdateSlice => self.maker(trail.operand(module, 1)?, left),
+            opcode if opcode.is_elementwise() => (0..module.operands(row).len())
+                .find_map(|index| self.maker(trail.operand(module, index)?, left)),
+            _ => None,
+        }
+    }
+
+    /// Payload of the reduction of the gradient that `product` computes, with the batch sharded along
+    /// `axes`.
+    fn reduced(&self, product: Row, axes: u64) -> u64 {
+        let (_, devices) = axes_text(self.program, axes);
+        let is_whole = self.varying.equal(self.program.module, product) & axes == axes;
+        let size = self.program.bytes(product).saturating_mul(if is_whole { 1 } else { devices });
+        self.program.runs(product).times(size).unwrap_or(0)
+    }
+
+    /// For a collective along other axes that sends what devices along the axes of a reported gather all
+    /// hold: the gather, and the payload that it sends again.
+    fn repeated(&self, collective: &Collective, all: &[Follows]) -> Option<(usize, u64)> {
+        use CollectiveKind::*;
+        let module = self.program.module;
+        let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllToAll | AllGather)
+            && collective.moved == Moved::Activation;
+        let runs = self.program.runs_of(collective);
+        if !is_wanted || !matches!(runs.phase, Phase::Forward | Phase::Recompute | Phase::Backward)
+        {
+            return None;
+        }
+        let payload = runs.times(collective.payload()?).filter(|payload| *payload >= LEAST)?;
+        let operands = module.operands(collective.row);
+        let is_batch = |row: &u32| self.varying.is_from_batch(module, Row(*row));
+        let equal = operands.iter().map(|row| self.varying.equal(module, Row(*row)));
+        let equal = equal.reduce(|a, b| a & b).filter(|_| operands.iter().all(is_batch))?;
+        // The gather after which most follows is the one that most likely causes it.
+        let of_axes = |at: &usize| self.reported.get(*at).is_some_and(|own| own.axes & !equal == 0);
+        let most = |at: &usize| all.get(*at).map_or(0, |own| own.saved.len());
+        let at = (0..self.reported.len()).filter(of_axes).max_by_key(most)?;
+        let (_, devices) = axes_text(self.program, self.reported.get(at)?.axes);
+        Some((at, payload - payload / devices.max(1)))
+    }
+}
+
+/// Whether the computation of async-start `row` only copies a part of its operand.
+fn moves_only(module: &Module, row: Row) -> bool {
+    let called = module.calls(row).first().map(|call| module.computation(call.computation));
+    called.is_some_and(|called| moves(module.opcode(Row(called.root))))
+}
+
+/// Whether `row` puts the parts of an array, copied to fast memory one by one, together.
+fn is_concatenation(module: &Module, row: Row) -> bool {
+    module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
+}
+
+/// What keeps elements, or a part of them.
+fn moves(opcode: Opcode) -> bool {
+    converts(opcode) || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice)
+}
