@@ -469,6 +469,8 @@ def test_loop_invariant_collective() -> None:
         "payload_bytes": 7 * 8_192,
         "spared_executions": 7,
         "held_bytes": 8_192,
+        "replaced_bytes": 0,
+        "exchanged_bytes": 0,
         "trip_count": 8,
     }
     assert finding.message.endswith("during the loop the result then takes 8,192 B per device")

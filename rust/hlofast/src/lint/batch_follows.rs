@@ -14,11 +14,11 @@ use super::batch_gathered::{is_float, is_spelled};
 use super::cut::results;
 use super::program::Program;
 use super::varying::{Varying, axes_text};
-use super::walk::{Trail, conversions, converts, uses};
+use super::walk::{Trail, conversions, converts, copies_part, is_concatenation, uses};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
-use crate::ir::{CallRole, Module, Opcode, Row};
+use crate::ir::{CallRole, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
 /// A gather that is reported.
@@ -223,7 +223,7 @@ impl<'a, 'b> Finder<'a, 'b> {
                 self.maker(update.operand(module, 1).filter(|_| is_update)?, left)
             }
             Opcode::AsyncDone | Opcode::AsyncUpdate => self.maker(trail.operand(module, 0)?, left),
-            Opcode::AsyncStart if moves_only(module, row) => {
+            Opcode::AsyncStart if copies_part(module, row) => {
                 self.maker(trail.operand(module, 0)?, left)
             }
             Opcode::CustomCall if is_concatenation(module, row) => {
@@ -269,17 +269,6 @@ impl<'a, 'b> Finder<'a, 'b> {
         let (_, devices) = axes_text(self.program, self.reported.get(at)?.axes);
         Some((at, payload - payload / devices.max(1)))
     }
-}
-
-/// Whether the computation of async-start `row` only copies a part of its operand.
-fn moves_only(module: &Module, row: Row) -> bool {
-    let called = module.calls(row).first().map(|call| module.computation(call.computation));
-    called.is_some_and(|called| moves(module.opcode(Row(called.root))))
-}
-
-/// Whether `row` puts the parts of an array, copied to fast memory one by one, together.
-fn is_concatenation(module: &Module, row: Row) -> bool {
-    module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
 }
 
 /// What keeps elements, or a part of them.

@@ -9,7 +9,7 @@
 
 use super::cut::results;
 use super::finding::Measure;
-use super::float32_residuals::{Products, computes_in_16_bits, is_stream};
+use super::float32_residuals::{Place, Products, computes_in_16_bits, is_stream};
 use super::program::{Program, bytes, counted, form, percent};
 use super::replicated_parameter::donated;
 use super::site::{Rule, Site};
@@ -18,6 +18,7 @@ use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::cost::Backend;
 use crate::flow::Phase;
 use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
+use std::collections::HashSet;
 
 pub(super) const RULE: Rule = Rule {
     code: "float32-activations",
@@ -47,9 +48,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let Some(varying) = program.varying() else { return };
     // Where weights are f32, softmaxes and losses are not all that is f32 on purpose.
     let products = is_master.then(|| Products::new(program));
+    let wide = products.as_ref().map(|products| products.wide(program)).unwrap_or_default();
+    let from = sites.len();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
         if !is_wanted || collective.moved != Moved::Activation {
+            sites.extend(of_products(program, &wide, number, collective));
             continue;
         }
         let operands = module.operands(collective.row);
@@ -67,6 +71,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             })
             || is_narrowed(program, collective)
         {
+            sites.extend(of_products(program, &wide, number, collective));
             continue;
         }
         let runs = program.runs_of(collective);
@@ -84,6 +89,80 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.is_anywhere = true;
         sites.push(site);
     }
+    // Gradients alone are no activations.
+    let is_activation =
+        |site: &Site| site.collective(program).is_some_and(|own| own.moved == Moved::Activation);
+    if !sites.iter().skip(from).any(is_activation) {
+        sites.truncate(from);
+    }
+}
+
+/// What else a collective sends in f32 because of a matmul of f32 values, at one of the places `wide`: its
+/// gradients, shards of its operands that pass around a ring, and functions of its result.
+fn of_products(
+    program: &Program<'_>,
+    wide: &HashSet<Place>,
+    number: usize,
+    collective: &Collective,
+) -> Option<Site> {
+    let module = program.module;
+    if wide.is_empty() {
+        return None;
+    }
+    let is_of = |row: &&u32| {
+        let row = Row(**row);
+        element_type(module, row) == Some(ElementType::F32)
+            && program.elements(row).is_some_and(|elements| elements >= LEAST / 4)
+            && made_at(program, wide, Trail::new(row), &mut { MOST_STEPS })
+    };
+    let own = module.operands(collective.row).iter().filter(is_of);
+    let bytes = own.fold(0u64, |sum, row| sum.saturating_add(program.bytes(Row(*row))));
+    let all = module.operands(collective.row).iter();
+    let all = all.fold(0u64, |sum, row| sum.saturating_add(program.bytes(Row(*row))));
+    let runs = program.runs_of(collective);
+    let payload = collective.payload().and_then(|payload| runs.times(payload))?;
+    let part = u128::from(payload) * u128::from(bytes) / u128::from(all.max(1));
+    let part = u64::try_from(part).ok().filter(|part| *part >= LEAST)?;
+    let mut site = Site::new(collective.row).runs(&runs).of(number);
+    site.bytes = Some(part / 2);
+    site = site.sum("payload_bytes", part);
+    site.kind = Some(collective.kind);
+    site.is_anywhere = true;
+    Some(site)
+}
+
+/// Limit on the rows between a collective and a matmul.
+const MOST_STEPS: u32 = 64;
+
+/// Whether the f32 value at `trail` is the result of a matmul at one of the places `wide`, a function of
+/// each element of such a result, or several of them side by side.
+fn made_at(program: &Program<'_>, wide: &HashSet<Place>, trail: Trail, left: &mut u32) -> bool {
+    let module = program.module;
+    let Some(next) = left.checked_sub(1) else { return false };
+    *left = next;
+    let trail = trail.follow(module, moves);
+    let row = trail.row;
+    let opcode = module.opcode(row);
+    if element_type(module, row) != Some(ElementType::F32) {
+        return false;
+    }
+    let is_at = || wide.contains(&program.sources().place(module.metadata_columns(), row));
+    let is_product = opcode.is_matmul()
+        || program.op_name(row).is_some_and(|name| name.ends_with(b"dot_general"));
+    if is_product {
+        return is_at();
+    }
+    let joins = matches!(opcode, Opcode::Concatenate | Opcode::Pad | Opcode::DynamicUpdateSlice);
+    (opcode.is_elementwise() || joins)
+        && (0..module.operands(row).len()).any(|index| {
+            trail.operand(module, index).is_some_and(|next| made_at(program, wide, next, left))
+        })
+}
+
+/// What changes no value.
+fn moves(opcode: Opcode) -> bool {
+    converts(opcode) && opcode != Opcode::Convert
+        || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice | Opcode::AllToAll)
 }
 
 fn element_type(module: &Module, row: Row) -> Option<ElementType> {

@@ -19,7 +19,8 @@ use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use super::walk::{Trail, Use, converts, is_kept, uses_within};
 use crate::flow::Phase;
-use crate::ir::{CallRole, ElementKind, ElementType, Module, Opcode, Row};
+use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
+use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind, residuals};
 use std::collections::{HashMap, HashSet};
 
@@ -107,6 +108,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = Some(held / 2);
         // What the backward pass computes from 16-bit values takes half too.
         site.is_lower_bound = true;
+        site.change.resized = halved(program, residual);
         site.phases = vec![Phase::Forward];
         sites.push(site);
     }
@@ -122,11 +124,33 @@ fn has_large_f32(module: &Module) -> bool {
     })
 }
 
+/// The f32 arrays that take half once `residual` is 16-bit: those of its sizes, and of one layer of it. None
+/// before partitioning.
+fn halved(program: &Program<'_>, residual: &Residual) -> Vec<Resized> {
+    let shapes = program.module.shapes();
+    let Some(own) = shapes.array(residual.shape).filter(|_| program.is_partitioned()) else {
+        return Vec::new();
+    };
+    let sizes: Vec<_> = own.dimensions().collect();
+    let layer = residual.stacked.and(sizes.get(1..)).unwrap_or(&sizes);
+    let is_its = |shape: &ShapeId| {
+        shapes.array(*shape).is_some_and(|array| {
+            let of = |wanted: &[Dimension]| array.dimensions().eq(wanted.iter().copied());
+            array.element_type == ElementType::F32 && (of(&sizes) || of(layer))
+        })
+    };
+    let half = |shape: ShapeId| {
+        let bytes = shapes.logical_bytes(shape).unwrap_or(0) / 2;
+        Resized { shape, bytes }
+    };
+    shapes.ids().filter(is_its).map(half).collect()
+}
+
 /// The row that makes `residual` in f32, if it is one of the kinds that count.
 fn made_in_f32(program: &Program<'_>, products: &Products<'_>, residual: &Residual) -> Option<Row> {
     let module = program.module;
     let source = residual.source;
-    if is_f32(module, source) && products.is_weighted(program, source) {
+    if is_f32(module, source) && is_product(program, products, source) {
         return (!enters_softmax(program, source)).then_some(source);
     }
     residual.stacked?;
@@ -209,13 +233,31 @@ pub(super) fn is_stream(program: &Program<'_>, products: &Products<'_>, row: Row
         || is_sum && adds_product(program, products, trail, DEEPEST)
 }
 
+/// Whether f32 `row` is the f32 result of a matmul, or that and a bias.
+fn is_product(program: &Program<'_>, products: &Products<'_>, row: Row) -> bool {
+    let module = program.module;
+    let is_own = |index: usize| {
+        let term = Trail::new(row).operand(module, index);
+        let term = term.map(|term| settle(module, term, moves).row);
+        term.is_some_and(|term| is_f32(module, term) && products.is_weighted(program, term))
+    };
+    products.is_weighted(program, row)
+        || module.opcode(row) == Opcode::Add && (0..module.operands(row).len()).any(is_own)
+}
+
 /// What lies between a matmul and the sum that its result is added to.
 fn reduces(opcode: Opcode) -> bool {
     use Opcode::*;
     converts(opcode)
         || matches!(
             opcode,
-            AllReduce | AllReduceStart | AllReduceDone | ReduceScatter | AllGather | Slice
+            AllReduce
+                | AllReduceStart
+                | AllReduceDone
+                | ReduceScatter
+                | AllGather
+                | Slice
+                | DynamicSlice
         )
 }
 
@@ -250,6 +292,9 @@ fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
     seen.get()
 }
 
+/// A file and a line of the source.
+pub(super) type Place = (i32, i32);
+
 /// The matmuls of an activation with a weight.
 pub(super) struct Products<'a> {
     /// By row.
@@ -268,6 +313,18 @@ impl<'a> Products<'a> {
             own.names.extend(program.op_name(row));
         }
         own
+    }
+
+    /// The places of matmuls of the forward pass whose results are f32 and enter no softmax.
+    pub fn wide(&self, program: &Program<'_>) -> HashSet<Place> {
+        let columns = program.module.metadata_columns();
+        let is_wide = |row: &&Row| {
+            is_f32(program.module, **row)
+                && program.runs(**row).phase == Phase::Forward
+                && !enters_softmax(program, **row)
+        };
+        let rows = self.rows.iter().filter(is_wide);
+        rows.map(|row| program.sources().place(columns, *row)).filter(|own| own.0 >= 0).collect()
     }
 
     fn is_weighted(&self, program: &Program<'_>, row: Row) -> bool {
@@ -304,12 +361,24 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let total = site.figure("residual_bytes");
     format!(
         "{} {} kept from forward to backward in f32 although most matmuls return 16-bit values: \
-         {}, {} of the {} of all residuals{}; 16-bit values take half of it",
+         {}, {} of the {} of all residuals{}; 16-bit values take half of it{}",
         counted(site.places, "activation", "activations"),
         form(site.places, "is", "are"),
         bytes(kept),
         percent(kept, total),
         bytes(total),
         program.together(),
+        site.peak_bytes.map(falls).unwrap_or_default(),
     )
+}
+
+/// By how much the peak falls.
+fn falls(peak: u64) -> String {
+    match peak {
+        0 => "; the peak of memory is where other values are live, and stays".to_owned(),
+        peak => format!(
+            "; the peak of memory falls by at least {}, with the f32 values of a layer",
+            bytes(peak)
+        ),
+    }
 }

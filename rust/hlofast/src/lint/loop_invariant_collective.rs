@@ -3,8 +3,8 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use super::walk::is_kept;
-use crate::comms::Collective;
+use super::walk::{Trail, converts, is_kept};
+use crate::comms::{Collective, CollectiveKind};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::OnceCell;
@@ -147,13 +147,93 @@ fn site(
         (Some(count), Some(trips)) if trips > 0 => Some(count - count / trips),
         _ => None,
     };
-    site.bytes = spared.and_then(|spared| payload.checked_mul(spared));
+    let exchanged = exchanged(program, collective);
+    let lookups = exchanged.iter().filter_map(|own| program.runs_of(own).times(own.payload()?));
+    let lookups = lookups.fold(0, u64::saturating_add);
+    site.evidence.extend(exchanged.iter().map(|own| own.row));
+    let repeated = spared.and_then(|spared| payload.checked_mul(spared));
+    site.bytes = repeated.map(|repeated| repeated.saturating_add(lookups));
+    // The seconds of the lookups' collectives are those of their own.
+    site.seconds = site.bytes.zip(repeated).and_then(|(all, repeated)| {
+        let whole = runs.times(payload)?.max(1) as f64;
+        let own = program.collective_seconds(number)? * repeated as f64 / whole;
+        Some(if repeated == 0 { own } else { own * all as f64 / repeated as f64 })
+    });
     site = site
         .sum("payload_bytes", site_bytes(payload, spared))
         .sum("spared_executions", spared.unwrap_or(0))
+        .sum("exchanged_bytes", lookups)
         .sum("held_bytes", collective.payload_out.unwrap_or(0))
+        .sum("replaced_bytes", replaced(program, collective))
         .common("trip_count", collective.trip_count.unwrap_or(0));
     Some(site)
+}
+
+/// Exchanges of what is looked up in the parts of the table that `collective` gathers, in the same loop: rows
+/// of the whole table need none.
+fn exchanged<'a>(program: &Program<'a>, collective: &Collective) -> Vec<&'a Collective> {
+    let module = program.module;
+    let body = module.computation_of(collective.outer);
+    let origin = |trail: Trail| {
+        let trail = trail.follow(module, converts);
+        (trail.row, trail.path().to_vec())
+    };
+    let Some(&shard) = module.operands(collective.row).first() else { return Vec::new() };
+    let table = origin(Trail::new(Row(shard)));
+    let is_lookup = |own: &&Collective| {
+        own.kind == CollectiveKind::AllToAll
+            && own.groups == collective.groups
+            && module.computation_of(own.outer) == body
+            && module.operands(own.row).first().is_some_and(|row| {
+                let found = lookup(program, Trail::new(Row(*row)), &mut { MOST_STEPS });
+                found.is_some_and(|found| origin(found) == table)
+            })
+    };
+    let all = &program.collectives.collectives;
+    if collective.kind != CollectiveKind::AllGather {
+        return Vec::new();
+    }
+    all.iter().filter(is_lookup).collect()
+}
+
+/// Limit on the rows between an exchange and a lookup.
+const MOST_STEPS: u32 = 64;
+
+/// The table whose rows the value at `trail` is, perhaps masked and summed over devices.
+fn lookup(program: &Program<'_>, trail: Trail, left: &mut u32) -> Option<Trail> {
+    use Opcode::*;
+    *left = left.checked_sub(1)?;
+    let module = program.module;
+    let trail = trail.follow(module, converts);
+    let opcode = module.opcode(trail.row);
+    match opcode {
+        Gather => trail.operand(module, 0),
+        AllReduce | AllReduceStart | AllReduceDone => {
+            lookup(program, trail.operand(module, 0)?, left)
+        }
+        _ if opcode.is_elementwise() => (0..module.operands(trail.row).len())
+            .find_map(|index| lookup(program, trail.operand(module, index)?, left)),
+        _ => None,
+    }
+}
+
+/// The bytes of the operands of `collective` that the loop holds for it alone.
+fn replaced(program: &Program<'_>, collective: &Collective) -> u64 {
+    let module = program.module;
+    let is_only = |row: &&u32| {
+        let mut at = Row(**row);
+        loop {
+            if module.users().get(at.0).len() > 1 {
+                return false;
+            }
+            match (module.opcode(at), module.operands(at).first()) {
+                (Opcode::CopyStart | Opcode::CopyDone, Some(next)) => at = Row(*next),
+                (opcode, _) => return opcode == Opcode::GetTupleElement,
+            }
+        }
+    };
+    let operands = module.operands(collective.outer).iter().filter(is_only);
+    operands.fold(0, |sum, row| sum.saturating_add(program.bytes(Row(*row))))
 }
 
 fn site_bytes(payload: u64, spared: Option<u64>) -> u64 {
@@ -168,15 +248,32 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let what = counted(site.places, kind, &format!("{kind}s"));
     let along = program.along(collective);
     let repeats = form(site.places, "runs", "run");
+    let exchanged = match site.figure("exchanged_bytes") {
+        0 => String::new(),
+        exchanged => format!(
+            ", {} of it of exchanges after lookups in parts of the same table",
+            bytes(exchanged)
+        ),
+    };
+    let held = site.figure("held_bytes");
+    let instead = match site.figure("replaced_bytes") {
+        0 => String::new(),
+        replaced if replaced >= held => String::new(),
+        replaced => format!(
+            " in place of {} that the loop holds now: the peak rises by at most {}",
+            bytes(replaced),
+            bytes(held - replaced)
+        ),
+    };
     match site.bytes {
         Some(spared) => format!(
             "{what} {along} {repeats} with unchanged operands in each of {} loop iterations: all \
-             executions but the first send the same data again, {} of payload per step; during the \
-             loop the {} {} per device",
+             executions but the first send the same data again, {} of payload per step{exchanged}; \
+             during the loop the {} {} per device{instead}",
             grouped(site.figure("trip_count")),
             bytes(spared),
             form(site.places, "result then takes", "results then take"),
-            bytes(site.figure("held_bytes")),
+            bytes(held),
         ),
         None => format!(
             "{what} {along} {repeats} with unchanged operands in every iteration of a loop of \

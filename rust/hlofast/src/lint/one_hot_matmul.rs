@@ -2,7 +2,8 @@
 //!
 //! A one-hot matrix is converted from, or selected by, an equality between an iota (perhaps
 //! shifted) along a dimension and values that do not count up. Two such iotas make the identity
-//! matrix or a mask instead.
+//! matrix or a mask instead. Multiplied by something else it picks the same rows, with weights: experts
+//! collect their tokens by the product of two one-hot matrices, one of experts and one of places.
 //!
 //! What replaces the matmul takes time too. If the matmul contracts the dimension of the iota, a gather
 //! reads rows of the other operand and writes the result. If the dimension stays, as in the gradient of
@@ -14,6 +15,7 @@
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped, percent};
+use super::reduced_twice::adds;
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::ir::{Module, Opcode, Row};
@@ -40,11 +42,22 @@ fn spreads(opcode: Opcode) -> bool {
 /// How deep sums of iotas and shifts are followed.
 const DEEPEST_SUM: usize = 4;
 
+/// How deep products of one-hot matrices are followed.
+const DEEPEST_PRODUCT: usize = 4;
+
 /// The compare that makes the array at `trail` one-hot, and how far its iota counts.
-fn one_hot(module: &Module, trail: Trail) -> Option<(Row, u64)> {
-    let trail = trail.follow(module, keeps);
+fn one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
+    let trail = trail.follow(module, spreads);
     let compare = match module.opcode(trail.row) {
         Opcode::Compare => trail,
+        Opcode::Multiply | Opcode::And if depth < DEEPEST_PRODUCT => {
+            let side = |index| one_hot(module, trail.operand(module, index)?, depth + 1);
+            return side(0).or_else(|| side(1));
+        }
+        // A token goes to several experts: the sum of their matrices.
+        Opcode::Reduce if depth < DEEPEST_PRODUCT && adds(module, trail.row) => {
+            return one_hot(module, trail.operand(module, 0)?, depth + 1);
+        }
         Opcode::Select => trail.operand(module, 0)?.follow(module, spreads),
         _ => return None,
     };
@@ -113,7 +126,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let &[first, second, ..] = module.operands(row) else { continue };
         let sides = [(first, second), (second, first)];
         let found = sides.iter().find_map(|(side, other)| {
-            let (compare, size) = one_hot(module, Trail::new(Row(*side)))?;
+            let (compare, size) = one_hot(module, Trail::new(Row(*side)), 0)?;
             Some((compare, size, Row(*other)))
         });
         let Some((compare, size, other)) = found else { continue };

@@ -7,6 +7,9 @@
 //! `tests/oracle/judge_advice.py`). Keeping the gathered weights of all layers would save that
 //! gather, at the price of the memory for which the weights were sharded.
 //!
+//! A matmul that is recomputed has a gather of its own where the compiler overlaps the two. Saving the result
+//! of the matmul's collective saves this gather too.
+//!
 //! The result of any other collective is either needed by recomputed work alone, or is an activation
 //! that the forward pass can keep. Keeping it takes memory, which the message states; a checkpoint
 //! inside a checkpoint repeats a collective twice, but keeps one result. A loop over layers keeps the
@@ -17,7 +20,7 @@
 //! `tests/fixtures/advice_cases.py`).
 
 use super::batch_gathered;
-use super::finding::Measure;
+use super::finding::{Figure, Measure};
 use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::recomputed_twice::{By, nested};
 use super::site::{Rule, Site};
@@ -120,6 +123,44 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.kind = Some(collective.kind);
         site.is_anywhere = true;
         sites.push(site);
+    }
+    gathers_again(program, sites);
+}
+
+/// Adds the gathers of weights to the places for whose matmuls they are repeated: a matmul that is not
+/// recomputed needs none, where the backward pass has a gather of its own of the same weight.
+fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
+    let collectives = &program.collectives.collectives;
+    let columns = program.module.metadata_columns();
+    let weight = |collective: &Collective| {
+        let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
+        match program.collectives.pieces.get(pieces)? {
+            [piece] if collective.moved == Moved::Weight => piece.source,
+            _ => None,
+        }
+    };
+    let in_phase = |phase: Phase| {
+        let is_in = move |own: &&Collective| program.runs_of(own).phase == phase;
+        collectives.iter().filter(is_in).filter_map(|own| Some((own, weight(own)?)))
+    };
+    let backward: HashSet<Row, BuildMix> =
+        in_phase(Phase::Backward).map(|(_, weight)| weight).collect();
+    for (collective, weight) in in_phase(Phase::Recompute) {
+        let place = program.sources().place(columns, collective.row);
+        let is_its = |site: &&mut Site| {
+            let own = site.subjects.first().map(|row| program.sources().place(columns, *row));
+            place.0 >= 0 && own == Some(place)
+        };
+        let payload = collective.payload();
+        let payload = payload.and_then(|payload| program.runs_of(collective).times(payload));
+        if let (Some(payload), true) = (payload, backward.contains(&weight))
+            && let Some(site) = sites.iter_mut().find(is_its)
+            && let Some(bytes) = site.bytes
+        {
+            site.bytes = Some(bytes.saturating_add(payload));
+            site.sums.push(Figure { name: "weight_bytes", value: payload });
+            site.evidence.push(collective.row);
+        }
     }
 }
 
@@ -250,9 +291,13 @@ fn message(program: &Program<'_>, site: &Site) -> String {
             format!("; {takes} {} per device{groups}{layer}", bytes(all))
         }
     };
+    let weights = match site.figure("weight_bytes") {
+        0 => String::new(),
+        weights => format!(", with {} of weights that their matmuls gather", bytes(weights)),
+    };
     format!(
         "{places} {place} {} recomputed{times} and {} {} of payload again, {} of the {} along \
-         these devices{kept}",
+         these devices{weights}{kept}",
         form(site.places, "is", "are"),
         form(site.places, "sends", "send"),
         bytes(site.figure("payload_bytes")),

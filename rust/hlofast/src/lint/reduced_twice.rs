@@ -229,7 +229,7 @@ fn site(program: &Program<'_>, sum: &Sum) -> Option<Site> {
 }
 
 /// Whether the reduction in `row` adds.
-fn adds(module: &Module, row: Row) -> bool {
+pub(super) fn adds(module: &Module, row: Row) -> bool {
     let Some(reducer) = module.called(row, CallRole::ToApply) else { return false };
     module.opcode(Row(module.computation(reducer).root)) == Opcode::Add
 }

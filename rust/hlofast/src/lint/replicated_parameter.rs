@@ -7,8 +7,9 @@ use super::site::{Rule, Site};
 use crate::comms::Mesh;
 use crate::ir::decode::{AttributeValue, LeafSharding, Placement, SubgroupKind, decode};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
-use std::collections::HashMap;
+use crate::ir::{ElementKind, Module, Opcode, Row, ShapeId, ShapeView};
+use crate::memory::Resized;
+use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "replicated-parameter",
@@ -81,6 +82,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     // If the step donates its state, only donated parameters count, because the others are inputs.
     let state = donated(module);
     let least = program.options.min_share * program.parameter_bytes() as f64;
+    let shared: HashSet<ShapeId> =
+        arrays.iter().filter(|own| own.1.copies < 2).map(|own| module.shape(own.0)).collect();
     for (row, held, bytes) in arrays {
         let saved = bytes - bytes / held.copies.max(1);
         let number = module.parameter_number(row).unwrap_or(u64::MAX);
@@ -96,10 +99,31 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             .common("copies", held.copies)
             .common("parts", held.parts);
         site.bytes = Some(saved);
+        site.change.resized = alike(program, row, held.copies, &shared);
         site.key = held.copies;
         site.is_anywhere = true;
         sites.push(site);
     }
+}
+
+/// The arrays that shrink with parameter `row` once it is sharded across `copies` devices: its gradient and
+/// what the optimizer computes have its sizes and its type. None if other parameters, of `shared`, have
+/// them too, or if the parameter holds several arrays.
+fn alike(program: &Program<'_>, row: Row, copies: u64, shared: &HashSet<ShapeId>) -> Vec<Resized> {
+    let shapes = program.module.shapes();
+    let own = shapes.array(program.module.shape(row));
+    let Some(own) = own.filter(|_| program.is_partitioned()) else { return Vec::new() };
+    let is_like = |shape: &ShapeId| {
+        shapes.array(*shape).is_some_and(|array| {
+            array.element_type == own.element_type && array.dimensions().eq(own.dimensions())
+        })
+    };
+    let like: Vec<ShapeId> = shapes.ids().filter(is_like).collect();
+    if like.iter().any(|shape| shared.contains(shape)) {
+        return Vec::new();
+    }
+    let bytes = own.logical_bytes().unwrap_or(0).div_ceil(copies.max(1));
+    like.into_iter().map(|shape| Resized { shape, bytes }).collect()
 }
 
 /// The numbers of the parameters that results alias, ascending.
@@ -153,8 +177,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let copies = site.figure("copies");
     format!(
         "{} of {} per device {} replicated on {copies} devices{}: sharding across them saves {} \
-         per device, {} of all parameter bytes{}. This is the memory of parameters alone: \
-         gradients are then sharded too, and what a step gathers takes memory for a while",
+         per device, {} of all parameter bytes{}{}",
         counted(site.places, "parameter", "parameters"),
         bytes(site.figure("held_bytes")),
         form(site.places, "is", "are"),
@@ -162,7 +185,24 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(site.figure("saved_bytes")),
         percent(site.figure("saved_bytes"), program.parameter_bytes()),
         program.mesh().map(|mesh| between_slices(mesh, copies)).unwrap_or_default(),
+        falls(site.peak_bytes),
     )
+}
+
+/// By how much the peak falls.
+fn falls(peak: Option<u64>) -> String {
+    match peak {
+        Some(peak) => format!(
+            "; the peak of memory falls by {}, with their gradients and what the optimizer computes; \
+             what a step gathers takes memory for a while",
+            bytes(peak)
+        ),
+        None => {
+            ". This is the memory of parameters alone: gradients are then sharded too, and what a \
+                 step gathers takes memory for a while"
+                .to_owned()
+        }
+    }
 }
 
 /// What sharding across `size` devices sends over the slow network, if these may be in several slices.

@@ -276,7 +276,7 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
 pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Finding {
     site.peak_bytes = site.peak_bytes.or_else(|| program.peak_falls(&site.change));
     // Arrays that shrink with those of the finding may then be fused away.
-    site.is_lower_bound |= site.peak_bytes > site.bytes;
+    site.is_lower_bound |= !site.change.divided.is_empty() && site.peak_bytes > site.bytes;
     let message = (rule.message)(program, &site);
     let source = source(program, &site.subjects);
     let mut rows = site.subjects;

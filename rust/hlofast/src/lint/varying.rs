@@ -457,6 +457,12 @@ impl Follower<'_, '_> {
                 self.set(row, joined(self) | along);
             }
             CollectivePermute | CollectivePermuteStart => self.set(row, joined(self) | self.all),
+            // An element of a table by the number of the device.
+            DynamicSlice if self.is_number(row) => {
+                let mask = joined(self);
+                let mask = if mask & self.all == 0 { mask } else { self.offset(row, mask) };
+                self.set(row, mask);
+            }
             DynamicSlice | DynamicUpdateSlice => {
                 let arrays = if module.opcode(row) == DynamicSlice { 1 } else { 2 };
                 let mut mask = 0;
@@ -520,6 +526,16 @@ impl Follower<'_, '_> {
             }
             _ => self.set(row, self.all),
         }
+    }
+
+    /// Whether `row` is one whole number.
+    fn is_number(&self, row: Row) -> bool {
+        let array = self.program.module.shapes().array(self.program.module.shape(row));
+        array.is_some_and(|array| {
+            let kind = array.element_type.kind();
+            array.elements() == Some(1)
+                && matches!(kind, ElementKind::Signed | ElementKind::Unsigned)
+        })
     }
 
     /// The axes along which the offset `row` differs; `mask` if it depends on more than the device.

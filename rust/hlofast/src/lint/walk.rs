@@ -126,17 +126,48 @@ impl Trail {
     }
 }
 
-/// Whether loop body `body` passes element `index` of its state on unchanged.
+/// Whether loop body `body` passes element `index` of its state on unchanged. Compilers move such values to
+/// fast memory and back.
 pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {
     let root = Row(module.computation(body).root);
     let Some(&element) = module.operands(root).get(index) else { return false };
-    let element = Row(element);
-    module.opcode(root) == Opcode::Tuple
-        && module.tuple_index(element) == Some(index)
-        && module
-            .operands(element)
-            .first()
-            .is_some_and(|row| module.opcode(Row(*row)) == Opcode::Parameter)
+    module.opcode(root) == Opcode::Tuple && is_element(module, Row(element), index, MOST_MOVES)
+}
+
+/// Limit on the moves between two iterations.
+const MOST_MOVES: u32 = 8;
+
+/// Whether `row` is element `index` of the parameter of its computation, perhaps moved.
+fn is_element(module: &Module, row: Row, index: usize, left: u32) -> bool {
+    use Opcode::*;
+    let Some(left) = left.checked_sub(1) else { return false };
+    let mut operands = module.operands(row).iter().map(|row| Row(*row));
+    let Some(first) = operands.next() else { return false };
+    match module.opcode(row) {
+        GetTupleElement if module.opcode(first) == Parameter => {
+            module.tuple_index(row) == Some(index)
+        }
+        CopyStart | CopyDone | AsyncDone => is_element(module, first, index, left),
+        AsyncStart if copies_part(module, row) => is_element(module, first, index, left),
+        CustomCall if is_concatenation(module, row) => {
+            std::iter::once(first).chain(operands).all(|row| is_element(module, row, index, left))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the computation of async-start `row` only copies its operand or a part of it.
+pub(super) fn copies_part(module: &Module, row: Row) -> bool {
+    let called = module.calls(row).first().map(|call| module.computation(call.computation));
+    called.is_some_and(|called| {
+        let root = module.opcode(Row(called.root));
+        converts(root) || matches!(root, Opcode::Slice | Opcode::DynamicSlice)
+    })
+}
+
+/// Whether `row` puts the parts of an array, copied to fast memory one by one, together.
+pub(super) fn is_concatenation(module: &Module, row: Row) -> bool {
+    module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
 }
 
 /// A use of a value.

@@ -12,6 +12,7 @@
 
 use super::cut::results;
 use super::finding::Measure;
+use super::float32_activations;
 use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
 use super::walk::{Trail, Use, converts, uses};
@@ -35,10 +36,13 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if is_compiled_for_cpu(program) {
         return;
     }
+    // A stream of activations in f32 is one fault, which has its own rule.
+    let mut streams = Vec::new();
+    (float32_activations::RULE.find)(program, &mut streams);
+    let is_stream = |number: usize| streams.iter().any(|site| site.collective == Some(number));
     let collectives = program.collectives.collectives.iter().enumerate();
-    sites.extend(
-        collectives.filter_map(|(number, collective)| widened(program, number, collective)),
-    );
+    let widened = collectives.filter_map(|(number, own)| widened(program, number, own));
+    sites.extend(widened.filter(|site| site.collective.is_none_or(|number| !is_stream(number))));
 }
 
 /// Whether XLA has compiled the program for CPUs or is about to. A program without tiled layouts

@@ -53,7 +53,11 @@ impl Change {
     /// Adds `other`.
     pub fn add(&mut self, other: Change) {
         self.donated.extend(other.donated);
-        self.resized.extend(other.resized);
+        for resized in other.resized {
+            if !self.resized.contains(&resized) {
+                self.resized.push(resized);
+            }
+        }
         for alike in other.divided {
             if !self.divided.contains(&alike) {
                 self.divided.push(alike);
