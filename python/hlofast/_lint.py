@@ -58,8 +58,8 @@ class Finding:
     __slots__ = (
         "_made", "_named", "_of", "_parameters", "_together", "bytes", "bytes_are", "called_at",
         "code", "figures", "flops", "instructions", "is_lower_bound", "message", "names",
-        "peak_bytes", "phases", "places", "provenance", "remedy", "seconds", "source_file", "source_line",
-        "values",
+        "peak_bytes", "phases", "places", "provenance", "remedy", "seconds", "source_file",
+        "source_line", "values",
     )  # fmt: skip
 
     def __init__(self, module: Module, record: dict[str, Any]) -> None:

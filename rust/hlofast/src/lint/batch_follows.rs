@@ -75,6 +75,10 @@ pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows
             && let (Some(own), Some(gather)) = (all.get_mut(at), reported.get(at))
         {
             own.saved.extend(saved_by(program, number, gather.axes).map(|saved| (number, saved)));
+        } else if let Some((at, saved)) = finder.feeding(number, collective)
+            && let Some(own) = all.get_mut(at)
+        {
+            own.saved.push((number, saved));
         } else if let Some((at, saved)) = finder.repeated(collective, &all)
             && let Some(own) = all.get_mut(at)
         {
@@ -243,6 +247,32 @@ impl<'a, 'b> Finder<'a, 'b> {
         let is_whole = self.varying.equal(self.program.module, product) & axes == axes;
         let size = self.program.bytes(product).saturating_mul(if is_whole { 1 } else { devices });
         self.program.runs(product).times(size).unwrap_or(0)
+    }
+
+    /// For a permute of activations: the reported gather of what it sends, or of what it sends a part of, and
+    /// its payload. Devices change places where a gather leaves out one of two axes.
+    fn feeding(&self, number: usize, collective: &Collective) -> Option<(usize, u64)> {
+        let (program, module) = (self.program, self.program.module);
+        let is_permute = collective.kind == CollectiveKind::CollectivePermute;
+        if !is_permute || collective.moved != Moved::Activation {
+            return None;
+        }
+        let feeds = |own: &Gather| {
+            let gather = program.collectives.collectives.get(own.number);
+            let operand = gather.and_then(|gather| module.operands(gather.row).first().copied());
+            operand.is_some_and(|row| {
+                let from = Trail::new(Row(row)).follow(module, moves).row;
+                self.numbers.get(&from) == Some(&number)
+            })
+        };
+        let payload = program.runs_of(collective).times(collective.payload()?)?;
+        let sends_part = || {
+            let axes = self.varying.of_batch(program.parts(number));
+            let operand = module.operands(collective.row).first().filter(|_| axes != 0)?;
+            self.maker(Trail::new(Row(*operand)), &mut { MOST_STEPS })
+        };
+        let at = self.reported.iter().position(feeds).or_else(sends_part)?;
+        Some((at, payload))
     }
 
     /// For a collective along other axes that sends what devices along the axes of a reported gather all

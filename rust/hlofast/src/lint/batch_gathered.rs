@@ -244,7 +244,9 @@ fn is_larger(program: &Program<'_>, weight: Row, gather: (u64, u64)) -> bool {
     let Some(own) = stated(program, origin).filter(|own| own.all() & axes == axes) else {
         return false;
     };
-    let (_, parts) = axes_text(program, own.all() & !axes);
+    // Along the other axes of the batch it is gathered in any case.
+    let batch = program.inputs().map_or(0, Varying::batch);
+    let (_, parts) = axes_text(program, own.all() & !axes & !batch);
     let whole = program.bytes(weight).div_ceil(parts.max(1));
     whole.saturating_mul(3) >= payload.saturating_mul(2)
 }

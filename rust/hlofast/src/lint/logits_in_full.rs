@@ -139,9 +139,15 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = Some(held - held / devices);
         site = site.sum("held_bytes", held).common("devices", devices).common("vocabulary", size);
         site.key = axes;
-        if let Some(elements) = elements(module, whole) {
-            site.change.divided.push(Alike { elements, dimension: size, parts: devices });
-        }
+        // A weight that was gathered has the whole vocabulary too, and so has its gradient.
+        let sides = module.operands(trail.row).iter().take(2).map(|row| Row(*row));
+        let weight = sides.filter(|row| {
+            let made = Trail::new(*row).follow(module, converts).row;
+            !varying.is_from_batch(module, *row) && module.opcode(made) != Opcode::Parameter
+        });
+        let alike = std::iter::once(whole).chain(weight).filter_map(|row| elements(module, row));
+        let alike = alike.map(|elements| Alike { elements, dimension: size, parts: devices });
+        site.change.divided.extend(alike);
         sites.push(site);
     }
 }

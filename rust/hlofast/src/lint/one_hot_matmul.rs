@@ -11,7 +11,8 @@
 //! again for the rows that it adds. Neither computes its operand as it goes, as a fusion around a
 //! matmul does: an operand that is computed there is then written to memory and read back. The
 //! seconds of a finding are those of the matmul less these bytes at the bandwidth of memory; where
-//! nothing is left, nothing is reported. Without a device no seconds are known, and only FLOPs count.
+//! nothing is left, nothing is reported. Without a device no seconds are known, and only FLOPs count. All
+//! matmuls with one matrix are one finding: a gather in the forward pass makes its gradient a scatter.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped, percent};
@@ -141,6 +142,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let spent = moved.and_then(|bytes| program.moving_seconds(bytes));
         let seconds = site.modelled_seconds(program, RULE.measure);
         site.seconds = seconds.zip(spent).map(|(matmul, spent)| matmul - spent);
+        let (file, line) = program.sources().place(module.metadata_columns(), compare);
+        if let (Ok(file), Ok(line)) = (u32::try_from(file), u32::try_from(line)) {
+            site.key = u64::from(file) << 32 | u64::from(line);
+            site.is_anywhere = true;
+        }
         site = site.sum("replacing_bytes", moved.unwrap_or(0));
         sites.push(site);
     }

@@ -1,0 +1,170 @@
+#!/usr/bin/env python
+"""What findings promise of planted train steps, and what their twins measure.
+
+    python benches/advice_accuracy.py               one line per promise, then the summary
+    python benches/advice_accuracy.py --json FILE   the same as records
+
+``tests/fixtures/planted_steps.py`` has the train steps, one fault each. The source of a twin
+follows the remedy; both are compiled for TPUs. Measured are payload of all collectives and FLOPs
+of all matmuls of the compiled texts, and the bytes that XLA allocates in HBM. Nothing is compiled
+here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import pathlib
+import statistics
+import sys
+import tarfile
+
+import hlofast
+
+FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
+FOLDER = FIXTURES / "planted_steps"
+DEVICES = {
+    "decoder": "tpu-v5p",
+    "encoder": "tpu-v5e",
+    "experts": "tpu-v6e",
+    "tied": "tpu-v5e",
+}
+TWINS = {
+    "decoder.summed_again": "decoder.summed_once",
+    "encoder.checkpoint_twice": "encoder.checkpoint_once",
+    "tied.summed_again": "tied.checkpoint_once",
+}
+PROMISES = (
+    # Train step, rules that find the fault, what they promise.
+    ("decoder.batch_gathered", ("batch-gathered",), "payload"),
+    ("encoder.batch_gathered", ("batch-gathered",), "payload"),
+    ("encoder.batch_gathered", ("replicated-compute",), "flops"),
+    ("experts.batch_gathered", ("batch-gathered",), "payload"),
+    ("experts.logits_in_full", ("batch-gathered",), "payload"),
+    ("tied.batch_gathered", ("batch-gathered",), "payload"),
+    ("tied.batch_gathered", ("replicated-compute",), "flops"),
+    ("decoder.idle_axis", ("replicated-compute",), "flops"),
+    ("decoder.logits_in_full", ("replicated-compute",), "flops"),
+    ("experts.idle_axis", ("replicated-compute",), "flops"),
+    ("experts.logits_in_full", ("replicated-compute",), "flops"),
+    ("tied.logits_in_full", ("replicated-compute",), "flops"),
+    ("tied.logits_in_full", ("logits-in-full",), "peak"),
+    ("decoder.checkpoint_twice", ("recomputed-twice",), "flops"),
+    ("encoder.checkpoint_twice", ("recomputed-twice",), "flops"),
+    ("decoder.summed_again", ("recomputed-collectives",), "payload"),
+    ("tied.summed_again", ("recomputed-collectives",), "payload"),
+    ("decoder.wide_product", ("float32-activations",), "payload"),
+    ("tied.wide_product", ("float32-activations",), "payload"),
+    ("tied.wide_stream", ("float32-activations",), "payload"),
+    ("decoder.wide_stream", ("float32-residuals",), "peak"),
+    ("encoder.wide_product", ("float32-residuals",), "peak"),
+    ("decoder.one_hot", ("one-hot-matmul",), "flops"),
+    ("experts.one_hot", ("one-hot-matmul",), "flops"),
+    ("tied.one_hot", ("one-hot-matmul",), "flops"),
+    ("decoder.whole_moments", ("replicated-parameter",), "peak"),
+    ("experts.whole_moments", ("replicated-parameter",), "peak"),
+    ("tied.whole_state", ("replicated-parameter",), "peak"),
+    ("tied.undonated", ("undonated-state",), "peak"),
+    ("tied.gathered_each", ("loop-invariant-collective",), "payload"),
+)
+"""Each promise is compared with what the twin measures."""
+
+
+@functools.cache
+def texts():
+    """Texts by name."""
+    with tarfile.open(FOLDER / "texts.tar.xz") as archive:
+        return {own.name.removesuffix(".txt"): archive.extractfile(own).read() for own in archive}
+
+
+@functools.cache
+def truth():
+    """Bytes that XLA allocates in HBM, by name."""
+    lines = (FOLDER / "truth.jsonl").read_text().splitlines()
+    records = map(json.loads, lines)
+    return {record["name"]: int(record["allocated"]["0"]) for record in records}
+
+
+@functools.cache
+def module(name):
+    """A compiled train step."""
+    return hlofast.loads(texts()[name], device=DEVICES[name.partition(".")[0]])
+
+
+def twin(name):
+    """The train step that follows the remedy."""
+    return TWINS.get(name, f"{name.partition('.')[0]}.none")
+
+
+def measured(name, kind):
+    """One figure of the compiled train step."""
+    if kind == "peak":
+        return truth()[name]
+    if kind == "flops":
+        return sum(row["flops"] for row in module(name).matmuls().to_pylist())
+    rows = module(name).collectives().to_pylist()
+    return sum(row["total_payload"] or 0 for row in rows)
+
+
+def stake(name, codes, kind):
+    """What the findings of these rules promise together."""
+    found = [own for own in module(name).lint() if own.code in codes]
+    key = {"payload": "bytes", "flops": "flops", "peak": "peak_bytes"}[kind]
+    return sum(getattr(own, key) or 0 for own in found)
+
+
+def judge(name, codes, kind):
+    """A promise and what came of it. What the twin has at stake too is no part of the fault."""
+    other = twin(name)
+    promised = stake(name, codes, kind) - stake(other, codes, kind)
+    moved = measured(name, kind) - measured(other, kind)
+    return {
+        "name": name,
+        "rules": list(codes),
+        "kind": kind,
+        "promised": promised,
+        "measured": moved,
+        "ratio": promised / moved if moved else None,
+        "lines": sorted(
+            {
+                own.source_line
+                for own in module(name).lint()
+                if own.code in codes and own.source_line
+            }
+        ),
+    }
+
+
+def main():
+    """Prints the promises."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=pathlib.Path)
+    given = parser.parse_args()
+    records = [judge(*promise) for promise in PROMISES]
+    for own in records:
+        ratio = "    -" if own["ratio"] is None else f"{own['ratio']:5.2f}"
+        print(
+            f"{own['name']:26} {'+'.join(own['rules']):26} {own['kind']:8} promised"
+            f" {own['promised']:20,} measured {own['measured']:20,} ratio {ratio} {own['lines']}"
+        )
+    for rule in dict.fromkeys("+".join(own["rules"]) for own in records):
+        ratios = [own["ratio"] or 0 for own in records if "+".join(own["rules"]) == rule]
+        good = sum(abs(ratio - 1) <= 0.1 for ratio in ratios)
+        print(
+            f"{rule:26} promises {len(ratios)}, within 10 %: {good}, promised of measured"
+            f" {min(ratios):.2f} to {max(ratios):.2f}"
+        )
+    errors = [abs((own["ratio"] or 0) - 1) for own in records]
+    good = sum(error <= 0.1 for error in errors)
+    print(
+        f"promises of planted train steps: {len(records)}, within 10 %: {good}, median error"
+        f" {100 * statistics.median(errors):.1f} %"
+    )
+    if given.json:
+        given.json.write_text(json.dumps(records, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
