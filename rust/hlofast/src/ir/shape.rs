@@ -215,6 +215,7 @@ impl ShapeTable {
     }
 
     /// Shape `id` as an array; None for tuples and buffers.
+    #[inline]
     pub fn array(&self, id: ShapeId) -> Option<ArrayShape<'_>> {
         match self.get(id) {
             ShapeView::Array(array) => Some(array),
@@ -225,10 +226,9 @@ impl ShapeTable {
     /// The element shapes of tuple `id`; None if `id` is not a tuple.
     #[inline]
     pub fn tuple(&self, id: ShapeId) -> Option<&[ShapeId]> {
-        match self.get(id) {
-            ShapeView::Tuple(children) => Some(children),
-            _ => None,
-        }
+        let record = &self.records[id.0 as usize];
+        let range = record.start as usize..(record.start + record.count) as usize;
+        (record.code == TUPLE).then(|| &self.children[range])
     }
 
     /// The code of `id`: `ElementType as u8`, `TUPLE` or `BUFFER`.

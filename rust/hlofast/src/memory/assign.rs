@@ -10,6 +10,7 @@
 
 use super::MemoryError;
 use super::alias::Donations;
+use super::allocations::{Allocations, Use};
 use super::in_place::InPlace;
 use super::order::post_orders;
 use super::pack::{Block, packed};
@@ -71,105 +72,6 @@ pub(super) struct Assignment<'a> {
     in_place: InPlace<'a>,
 }
 
-/// When a value is live: its first and last step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Use {
-    start: u32,
-    end: u32,
-    value: u32,
-}
-
-/// Memory that stays allocated, and when it is in use.
-struct Allocation {
-    bytes: i64,
-    /// Ascending; consecutive uses overlap in at most one step.
-    uses: Vec<Use>,
-}
-
-/// The allocations of a program.
-struct Allocations {
-    list: Vec<Allocation>,
-    /// By allocation: its first and its last use. They are the longest in most programs, and decide
-    /// most tries.
-    outermost: Vec<[Use; 2]>,
-    /// How many more allocations may be examined.
-    tries: usize,
-}
-
-impl Use {
-    /// Whether both are live in more than a step in which one ends and the other begins.
-    fn overlaps(self, other: Use) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
-
-impl Allocation {
-    fn extend(&mut self, uses: &[Use]) {
-        for new in uses {
-            let at = self.uses.partition_point(|known| known < new);
-            self.uses.insert(at, *new);
-        }
-    }
-
-    /// Whether the allocation is free during `new`. `shares(operand, user)` tells whether two
-    /// values may overlap in the step in which the first ends and the second begins.
-    fn is_free(&self, new: Use, shares: impl Fn(u32, u32) -> bool) -> bool {
-        let before = self.uses.partition_point(|known| known.start <= new.end);
-        for known in self.uses[..before].iter().rev() {
-            if known.end < new.start {
-                break;
-            }
-            let is_in_place = if new.end == known.start {
-                shares(new.value, known.value)
-            } else {
-                known.end == new.start && shares(known.value, new.value)
-            };
-            if !is_in_place {
-                return false;
-            }
-        }
-        true
-    }
-}
-
-impl Allocations {
-    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`.
-    fn find(
-        &mut self,
-        mut among: impl Iterator<Item = usize>,
-        uses: &[Use],
-        fit: impl Fn(i64) -> bool,
-        shares: impl Fn(u32, u32) -> bool,
-    ) -> Option<usize> {
-        among.find(|index| {
-            if self.tries == 0 {
-                return false;
-            }
-            self.tries -= 1;
-            let [first, last] = self.outermost[*index];
-            if uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last)) {
-                return false;
-            }
-            let allocation = &self.list[*index];
-            fit(allocation.bytes) && uses.iter().all(|alive| allocation.is_free(*alive, &shares))
-        })
-    }
-
-    fn open(&mut self, bytes: i64) -> usize {
-        self.list.push(Allocation { bytes, uses: Vec::new() });
-        self.outermost.push([Use::default(); 2]);
-        self.list.len() - 1
-    }
-
-    fn extend(&mut self, index: usize, uses: &[Use]) {
-        let allocation = &mut self.list[index];
-        allocation.extend(uses);
-        if let (Some(first), Some(last)) = (allocation.uses.first(), allocation.uses.last()) {
-            self.outermost[index] = [*first, *last];
-        }
-    }
-}
-
 impl<'a> Assignment<'a> {
     pub fn new(
         reader: &'a Reader<'a>,
@@ -209,18 +111,18 @@ impl<'a> Assignment<'a> {
             self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
         // Few programs need this many tries.
         let tries = MOST_TRIES.max(64 * order.len());
-        let mut allocations = Allocations { list: Vec::new(), outermost: Vec::new(), tries };
+        let mut allocations = Allocations::new(self.reader.steps.rows.len(), tries);
         // By buffer: its allocation.
         let mut allocated = vec![usize::MAX; self.kinds.len()];
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
             let kind = self.kinds[buffer];
             // Temporaries that are larger than all results come before the first allocation.
-            if allocations.list.is_empty() && kind == Kind::Temporary {
+            if allocations.is_empty() && kind == Kind::Temporary {
                 continue;
             }
             uses.clear();
-            uses.extend(self.uses(buffer));
+            self.uses(buffer).for_each(|alive| uses.push(alive));
             // A result needs memory of exactly its own size.
             let fit = |own: i64| match kind {
                 Kind::Temporary => own >= bytes,
@@ -229,14 +131,16 @@ impl<'a> Assignment<'a> {
             let shares = |operand, user| self.in_place.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
-                let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
-                    let index = *allocated.get(operand as usize)?;
-                    (index != usize::MAX).then_some(index)
+                allocations.ask(&uses);
+                self.each_operand(buffer, |operand| {
+                    let index = allocated.get(operand as usize).copied().unwrap_or(usize::MAX);
+                    let is_free =
+                        index != usize::MAX && allocations.is_free(index, &uses, fit, shares);
+                    place = is_free.then_some(index);
+                    is_free
                 });
-                place = allocations.find(of_operands, &uses, fit, shares);
                 if place.is_none() {
-                    let all = (0..allocations.list.len()).rev();
-                    place = allocations.find(all, &uses, fit, shares);
+                    place = allocations.find_last(&uses, fit, shares);
                 }
             }
             let index = match place {
@@ -268,43 +172,52 @@ impl<'a> Assignment<'a> {
         for (place, row) in (0..).zip(post_orders(module, callers_first.filter(has_steps))) {
             places[row as usize] = place;
         }
-        let mut order = Vec::with_capacity(self.kinds.len());
+        let mut order: Vec<u128> = Vec::with_capacity(self.kinds.len());
         for (buffer, kind) in self.kinds.iter().enumerate() {
-            let bytes = self.bytes(buffer);
             let is_assigned = match kind {
                 Kind::Constant => false,
                 Kind::Parameter => is_donated[buffer],
                 Kind::Result | Kind::Temporary => true,
             };
-            if bytes > 0 && is_assigned && self.space(buffer) == 0 {
+            if !is_assigned || self.space(buffer) != 0 {
+                continue;
+            }
+            let bytes = self.bytes(buffer);
+            if bytes > 0 {
                 let place = |value: &u32| {
                     let step = self.reader.nodes.steps[*value as usize];
                     places[self.reader.steps.rows[step as usize] as usize]
                 };
                 let first = self.buffers.values(buffer).iter().map(place).min().unwrap_or(LAST);
-                // One number instead of kind, place and buffer, which sorts faster.
+                // One number for all, which sorts faster.
                 let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
-                order.push((-bytes, is_temporary | u64::from(first) << 32 | buffer as u64));
+                let place = is_temporary | u64::from(first) << 32 | buffer as u64;
+                order.push(u128::from(!(bytes as u64)) << 64 | u128::from(place));
             }
         }
         order.sort_unstable();
-        order.into_iter().map(|(bytes, key)| (-bytes, key as u32 as usize)).collect()
+        let own = |key: u128| (!((key >> 64) as u64) as i64, key as u32 as usize);
+        order.into_iter().map(own).collect()
     }
 
-    /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
-    /// tried first.
-    fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
+    /// Calls `is_found` with the buffers of the operands that arrays in `buffer` are computed from, until
+    /// it says so. Their allocations are tried first.
+    fn each_operand(&self, buffer: usize, mut is_found: impl FnMut(u32) -> bool) {
         let Reader { module, steps, nodes, .. } = *self.reader;
-        self.buffers.values(buffer).iter().flat_map(move |value| {
+        for value in self.buffers.values(buffer) {
             let step = nodes.steps[*value as usize];
-            let row = Row(steps.rows[step as usize]);
-            let operands = if nodes.of(step).len() == 1 { module.operands(row) } else { &[] };
-            operands.iter().filter_map(move |operand| {
-                let from = steps.of(*operand).filter(|from| *from < step)?;
+            if nodes.of(step).len() != 1 {
+                continue;
+            }
+            for operand in module.operands(Row(steps.rows[step as usize])) {
+                let Some(from) = steps.of(*operand).filter(|from| *from < step) else { continue };
                 let value = self.values[nodes.of(from).start as usize];
-                self.buffers.of.get(value as usize).copied()
-            })
-        })
+                let buffer = self.buffers.of.get(value as usize);
+                if buffer.is_some_and(|buffer| is_found(*buffer)) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Whether an all-gather, possibly started by a fusion, writes the value. libtpu never puts
@@ -414,6 +327,10 @@ impl<'a> Assignment<'a> {
                     && is_alone(*node)
                     && self.sizes.bytes[*node as usize] != 0
             };
+            // Most values are outside the heap.
+            if !nodes.of(step).any(|node| is_written(&node)) {
+                continue;
+            }
             let count = module.operands(Row(*row)).len();
             let users = nodes.of(step).filter(is_written);
             if count > FEW && nodes.of(step).len() > FEW {

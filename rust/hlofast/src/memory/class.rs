@@ -98,13 +98,16 @@ impl<'a> Classes<'a> {
     /// Classifies the values of `memory`.
     pub fn new(module: &'a Module, memory: &'a Memory, attribution: &'a Attribution) -> Self {
         let entry = module.computation(module.entry());
-        let mut weights = Vec::new();
+        let mut leaves = Vec::new();
         for row in entry.rows().map(Row).filter(|row| module.opcode(*row) == Opcode::Parameter) {
-            for leaf in module.shapes().leaves(module.shape(row)).take(MOST_LEAVES) {
-                let array = module.shapes().array(leaf);
-                weights.extend(array.filter(|array| array.rank() > 0).map(|array| sizes(&array)));
-            }
+            leaves.extend(module.shapes().leaves(module.shape(row)).take(MOST_LEAVES));
         }
+        // Many parameters have the same shape.
+        leaves.sort_unstable();
+        leaves.dedup();
+        let arrays = leaves.into_iter().filter_map(|leaf| module.shapes().array(leaf));
+        let mut weights: Vec<Vec<i64>> =
+            arrays.filter(|array| array.rank() > 0).map(|array| sizes(&array)).collect();
         weights.sort_unstable();
         weights.dedup();
         let steps = memory.sequence().len();
@@ -316,8 +319,10 @@ impl<'a> Classes<'a> {
         };
         let raw = module.bytes(*span);
         let name = unescape(raw).map_or_else(|_| raw.to_vec(), |name| name.into_owned());
-        let words = name.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
-        words.into_iter().any(|word| OPTIMIZER_WORDS.contains(&word))
+        let mut words = name.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+        // Most words begin with another letter.
+        let may_be = |word: &&[u8]| word.first().is_some_and(|first| b"efmnost".contains(first));
+        words.any(|word| may_be(&word) && OPTIMIZER_WORDS.contains(&word))
     }
 
     /// Whether `row` gathers a parameter, possibly sliced, converted or rearranged.

@@ -1,6 +1,5 @@
 //! Which values XLA's buffer assignment may put into the memory of an operand.
 
-use super::peak::shape_at;
 use super::share::{FEW, FusedUses, element_of, is_listed, may_share, overwrites};
 use super::values::Reader;
 use crate::ir::intern::BuildMix;
@@ -22,13 +21,17 @@ pub(super) struct InPlace<'a> {
     places: RefCell<Places>,
     /// How many more operands and bytes may be examined.
     looks: Cell<usize>,
+    /// Whether a row may have a list of what it overwrites.
+    may_list: bool,
 }
 
 impl<'a> InPlace<'a> {
     pub fn new(reader: &'a Reader<'a>, values: &'a [u32]) -> Self {
         // A small multiple of the operands and bytes of the text; few programs need this many.
         let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
-        InPlace { reader, values, fused: RefCell::default(), places: RefCell::default(), looks }
+        let may_list = reader.module.may_have("backend_config");
+        let (fused, places) = (RefCell::default(), RefCell::default());
+        InPlace { reader, values, fused, places, looks, may_list }
     }
 
     /// Whether the instruction that defines `user` may write `user` over `operand`, whose live
@@ -40,31 +43,35 @@ impl<'a> InPlace<'a> {
         if count > FEW {
             let of_step = |(value, index): &(u32, u32)| (*value == operand).then_some(*index);
             let mut places = self.places.borrow_mut();
-            let own = places.entry(step).or_insert_with(|| self.sorted_operands(step, count));
+            let own = places.entry(step).or_insert_with(|| self.sorted_operands(step));
             let first = own.partition_point(|(value, _)| *value < operand);
             let mut indices = own[first..].iter().map_while(of_step);
             return indices
                 .any(|index| self.is_looked_at(1) && self.is_written_over(index as usize, user));
         }
-        (0..count).any(|index| {
+        self.reader.module.operands(row).iter().enumerate().any(|(index, other)| {
             self.is_looked_at(1)
-                && self.value_of_operand(step, index) == Some(operand)
+                && self.value_of(*other, step) == Some(operand)
                 && self.is_written_over(index, user)
         })
     }
 
     /// The value and the index of each operand that is an array, ascending.
-    fn sorted_operands(&self, step: u32, count: usize) -> Vec<(u32, u32)> {
-        let place = |index: u32| Some((self.value_of_operand(step, index as usize)?, index));
-        let mut places: Vec<(u32, u32)> = (0..count as u32).filter_map(place).collect();
+    fn sorted_operands(&self, step: u32) -> Vec<(u32, u32)> {
+        let row = Row(self.reader.steps.rows[step as usize]);
+        let operands = self.reader.module.operands(row).iter().zip(0..);
+        let place = |(other, index): (&u32, u32)| Some((self.value_of(*other, step)?, index));
+        let mut places: Vec<(u32, u32)> = operands.filter_map(place).collect();
         places.sort_unstable();
         places
     }
 
-    /// The value of operand `index` if the operand is an array.
-    fn value_of_operand(&self, step: u32, index: usize) -> Option<u32> {
-        let place = self.reader.operand(step, index)?;
-        self.values.get(place.start as usize).copied()
+    /// The value of `row`, an operand of the instruction at `step`; None if it comes later.
+    #[inline]
+    fn value_of(&self, row: u32, step: u32) -> Option<u32> {
+        let from = self.reader.steps.of(row).filter(|from| *from < step)?;
+        let node = *self.reader.nodes.firsts.get(from as usize)?;
+        self.values.get(node as usize).copied()
     }
 
     /// Whether the instruction that defines `user` may write `user` over operand `index`.
@@ -81,7 +88,8 @@ impl<'a> InPlace<'a> {
         }
         let element = element_of(self.reader, module.shape(row), step, user);
         let fused = &mut self.fused.borrow_mut();
-        is_listed(module, row, index, element).unwrap_or_else(|| {
+        let listed = || is_listed(module, row, index, element);
+        self.may_list.then(listed).flatten().unwrap_or_else(|| {
             let opcode = module.opcode(row);
             may_share(opcode)
                 && module.shape(operand) == self.shape_of(user)
@@ -102,7 +110,7 @@ impl<'a> InPlace<'a> {
         let step = nodes.steps[value as usize];
         let shape = module.shape(Row(steps.rows[step as usize]));
         let part = value - nodes.of(step).start;
-        shape_at(module, self.reader.shapes, shape, part)
+        self.reader.shapes.shape_at(module, shape, part)
     }
 
     /// The part of `each_overwrite` for an instruction with many results and `operands`, which have an

@@ -4,10 +4,11 @@
 //! they hold (`values.rs`), values that must share memory form buffers (`alias.rs`), instructions
 //! form one sequence of steps (`schedule.rs`), and every value is live from the step that defines
 //! it to its last use (`ranges.rs`). `share.rs` decides which values may also share memory. XLA's
-//! account (`xla.rs`) follows its buffer assignment (`assign.rs`) and its heap (`pack.rs`);
+//! account (`xla.rs`) follows its buffer assignment (`assign.rs`, `allocations.rs`) and its heap (`pack.rs`);
 //! `change.rs` repeats it for the program after a change.
 
 mod alias;
+mod allocations;
 mod assign;
 mod change;
 mod class;
@@ -372,7 +373,7 @@ impl Memory {
         let step = self.nodes.steps[node as usize];
         let row = Row(self.steps.rows[step as usize]);
         let part = node - self.nodes.of(step).start;
-        let shape = peak::shape_at(module, &self.shapes, module.shape(row), part);
+        let shape = self.shapes.shape_at(module, module.shape(row), part);
         LiveValue {
             row,
             part,

@@ -69,22 +69,50 @@ impl ShapeNodes {
         Some((node, shape))
     }
 
+    /// The element of tuple `shape` that contains `node`, its shape, and the node within it; None
+    /// for the tuple itself and for other shapes.
+    fn inside(&self, module: &Module, shape: ShapeId, node: u32) -> Option<(u32, ShapeId, u32)> {
+        if node == 0 {
+            return None;
+        }
+        let children = module.shapes().tuple(shape)?;
+        let start = self.starts[shape.0 as usize] as usize;
+        let firsts = &self.firsts[start..start + children.len()];
+        let index = firsts.partition_point(|first| *first <= node).checked_sub(1)?;
+        Some((index as u32, children[index], node - firsts[index]))
+    }
+
     /// The path to node `node` of `shape`.
     pub fn path(&self, module: &Module, shape: ShapeId, node: u32) -> Vec<u32> {
         let mut path = Vec::new();
         let (mut shape, mut node) = (shape, node);
-        while node > 0 {
-            let Some(children) = module.shapes().tuple(shape) else { break };
-            let start = self.starts[shape.0 as usize] as usize;
-            let firsts = &self.firsts[start..start + children.len()];
-            let Some(index) = firsts.partition_point(|first| *first <= node).checked_sub(1) else {
-                break;
-            };
-            node -= firsts[index];
-            shape = children[index];
-            path.push(index as u32);
+        while let Some((index, child, rest)) = self.inside(module, shape, node) {
+            path.push(index);
+            (shape, node) = (child, rest);
         }
         path
+    }
+
+    /// The first index of the path to node `node` of `shape`; 0 for the whole result.
+    #[inline]
+    pub fn element_of(&self, module: &Module, shape: ShapeId, node: u32) -> u32 {
+        // Most results are arrays.
+        if node == 0 {
+            return 0;
+        }
+        self.inside(module, shape, node).map_or(0, |(index, ..)| index)
+    }
+
+    /// The shape of node `node` of `shape`.
+    #[inline]
+    pub fn shape_at(&self, module: &Module, shape: ShapeId, node: u32) -> ShapeId {
+        let (mut shape, mut node) = (shape, node);
+        while node > 0
+            && let Some((_, child, rest)) = self.inside(module, shape, node)
+        {
+            (shape, node) = (child, rest);
+        }
+        shape
     }
 }
 
@@ -95,10 +123,17 @@ pub(super) fn node_shapes(module: &Module, shape: ShapeId, out: &mut Vec<ShapeId
         out.push(shape);
         return;
     }
-    let mut stack = vec![shape];
+    let shapes = module.shapes();
+    out.push(shape);
+    let elements = shapes.tuple(shape).unwrap_or_default();
+    // Most elements of tuples are arrays.
+    let flat = elements.iter().take_while(|element| shapes.tuple(**element).is_none()).count();
+    let (flat, others) = elements.split_at(flat);
+    out.extend_from_slice(flat);
+    let mut stack: Vec<ShapeId> = others.iter().rev().copied().collect();
     while let Some(id) = stack.pop() {
         out.push(id);
-        if let ShapeView::Tuple(children) = module.shapes().get(id) {
+        if let Some(children) = shapes.tuple(id) {
             stack.extend(children.iter().rev());
         }
     }

@@ -1,7 +1,7 @@
 //! Orders of instructions other than the order of the text.
 
 use super::schedule::Order;
-use crate::ir::{ComputationId, Module, Row};
+use crate::ir::{ComputationId, Module};
 use std::ops::Range;
 
 /// The rows in `order`, computation by computation; None for the text's order.
@@ -39,24 +39,28 @@ pub(super) fn post_order(
     is_seen: &mut [bool],
     order: &mut Vec<u32>,
 ) {
-    let mut stack: Vec<(u32, std::slice::Iter<'_, u32>)> = Vec::new();
+    let columns = module.columns();
+    let (offsets, operands) = (&columns.operand_offsets[..], &columns.operands[..]);
+    let of =
+        |row: u32| &operands[offsets[row as usize] as usize..offsets[row as usize + 1] as usize];
+    // Rows with the operands that are left.
+    let mut stack: Vec<(u32, &[u32])> = Vec::new();
     for start in starts {
         if std::mem::replace(&mut is_seen[start as usize], true) {
             continue;
         }
-        stack.push((start, module.operands(Row(start)).iter()));
-        while let Some((row, operands)) = stack.last_mut() {
-            match operands.next() {
-                Some(operand) => {
-                    if rows.contains(operand)
-                        && !std::mem::replace(&mut is_seen[*operand as usize], true)
-                    {
-                        stack.push((*operand, module.operands(Row(*operand)).iter()));
-                    }
-                }
-                None => {
-                    order.push(*row);
-                    stack.pop();
+        stack.push((start, of(start)));
+        while let Some((row, left)) = stack.last_mut() {
+            let Some((operand, others)) = left.split_first() else {
+                order.push(*row);
+                stack.pop();
+                continue;
+            };
+            *left = others;
+            if rows.contains(operand) && !std::mem::replace(&mut is_seen[*operand as usize], true) {
+                match of(*operand) {
+                    [] => order.push(*operand),
+                    own => stack.push((*operand, own)),
                 }
             }
         }

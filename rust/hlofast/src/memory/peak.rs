@@ -1,8 +1,8 @@
 //! Live bytes at every step, and their peak.
 
 use super::MemoryError;
-use super::nodes::{ShapeNodes, node_shapes};
-use super::options::{Options, Sizes, Space};
+use super::nodes::node_shapes;
+use super::options::{Options, Rule, Sizes, Space};
 use super::ranges::Ranges;
 use super::values::Reader;
 use crate::cost::Backend;
@@ -47,7 +47,7 @@ pub(super) struct Sized {
     /// By node: bytes of the value that the node defines.
     pub bytes: Vec<i64>,
     /// By node: the bytes that XLA counts for the value when it looks for the peak of its
-    /// live-range file. A tuple counts as its pointer table.
+    /// live-range file. A tuple counts as its pointer table. Empty under other rules.
     pub weights: Vec<i64>,
     /// Rows of unknown size, ascending.
     pub unknown: Vec<u32>,
@@ -72,9 +72,10 @@ impl Sized {
         let size = |shape: ShapeId| sizes.get(shape.0 as usize).copied().unwrap_or(0);
         let mut sized = Sized {
             bytes: Vec::with_capacity(values.len()),
-            weights: Vec::with_capacity(values.len()),
+            weights: Vec::new(),
             unknown: Vec::new(),
         };
+        let is_weighed = options.rule == Rule::Values;
         let mut shapes = Vec::new();
         for row in &reader.steps.rows {
             let shape = module.shape(Row(*row));
@@ -82,7 +83,6 @@ impl Sized {
             let mut is_unknown = weight < 0;
             if reader.shapes.count(shape) == 1 {
                 sized.bytes.push(weight.max(0));
-                sized.weights.push(weight.max(0));
             } else {
                 shapes.clear();
                 node_shapes(module, shape, &mut shapes);
@@ -90,19 +90,21 @@ impl Sized {
                     let size = size(*shape);
                     is_unknown |= size < 0;
                     sized.bytes.push(size.max(0));
-                    sized.weights.push(weight.max(0));
                 }
+            }
+            if is_weighed {
+                sized.weights.resize(sized.bytes.len(), weight.max(0));
             }
             if is_unknown {
                 sized.unknown.push(*row);
             }
         }
         sized.unknown.sort_unstable();
-        for ((node, value), (bytes, weight)) in
-            (0u32..).zip(values).zip(sized.bytes.iter_mut().zip(&mut sized.weights))
-        {
-            if *value != node {
-                (*bytes, *weight) = (0, 0);
+        for sizes in [&mut sized.bytes, &mut sized.weights] {
+            for ((node, value), size) in (0u32..).zip(values).zip(sizes) {
+                if *value != node {
+                    *size = 0;
+                }
             }
         }
         sized
@@ -128,14 +130,6 @@ pub(super) fn memory_space(module: &Module, shape: ShapeId) -> i64 {
         },
         ShapeView::Tuple(_) => 0,
     }
-}
-
-/// The shape of part `part` of `shape`.
-pub(super) fn shape_at(module: &Module, nodes: &ShapeNodes, shape: ShapeId, part: u32) -> ShapeId {
-    nodes.path(module, shape, part).iter().fold(shape, |shape, index| {
-        let children = module.shapes().tuple(shape);
-        children.and_then(|children| children.get(*index as usize).copied()).unwrap_or(shape)
-    })
 }
 
 /// Live bytes at each of `count` steps.

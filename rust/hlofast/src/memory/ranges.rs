@@ -70,18 +70,16 @@ impl Ranges {
     pub fn new(reader: &Reader<'_>, values: &[u32], donations: &Donations) -> Self {
         let steps = reader.steps;
         let uses = Uses::new(reader);
-        let mut starts = Vec::with_capacity(values.len());
-        let mut ends: Vec<u32> = Vec::with_capacity(values.len());
-        for step in &reader.nodes.steps {
-            starts.push(steps.starts[*step as usize]);
-            ends.push(steps.ends[*step as usize]);
-        }
-        for step in 0..steps.len() {
-            let position = steps.ends[step as usize].max(uses.whole[step as usize]);
-            let top = position.max(uses.top[step as usize]);
-            let mut at = top;
-            for node in reader.nodes.of(step) {
-                let end = &mut ends[values[node as usize] as usize];
+        let of_nodes = reader.nodes.steps.iter();
+        let starts = of_nodes.clone().map(|step| steps.starts[*step as usize]).collect();
+        let mut ends: Vec<u32> = of_nodes.map(|step| steps.ends[*step as usize]).collect();
+        let last = steps.ends.iter().zip(&uses.whole).zip(&uses.top);
+        for (((end, whole), top), nodes) in last.zip(reader.nodes.firsts.array_windows()) {
+            let position = *end.max(whole);
+            let mut at = position.max(*top);
+            let [first, after] = *nodes;
+            for value in &values[first as usize..after as usize] {
+                let end = &mut ends[*value as usize];
                 *end = (*end).max(at);
                 at = position;
             }
@@ -115,7 +113,8 @@ impl Ranges {
     pub fn hand_over_joined(&mut self, reader: &Reader<'_>, values: &[u32]) {
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
             let module = reader.module;
-            if !joins_in_place(module, Row(*row)) {
+            if module.opcode(Row(*row)) != Opcode::CustomCall || !joins_in_place(module, Row(*row))
+            {
                 continue;
             }
             for operand in module.operands(Row(*row)) {
@@ -188,9 +187,9 @@ pub(super) struct Buffers {
 impl Buffers {
     pub fn new(values: &[u32], sets: &mut Sets) -> Self {
         let mut of = vec![u32::MAX; values.len()];
-        let mut counts: Vec<u32> = Vec::new();
-        for node in 0..values.len() as u32 {
-            if values[node as usize] != node {
+        let mut counts: Vec<u32> = Vec::with_capacity(values.len() / 2);
+        for (node, value) in (0u32..).zip(values) {
+            if *value != node {
                 continue;
             }
             let first = sets.find(node);

@@ -207,6 +207,7 @@ fn last_of_chain(module: &Module, start: u32) -> Option<u32> {
 }
 
 /// Whether the computations called by `opcode` have steps of their own.
+#[inline]
 pub(super) fn may_descend(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Call | Opcode::Conditional | Opcode::While | Opcode::AsyncStart)
 }

@@ -121,9 +121,9 @@ fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
 }
 
 /// The element of the result's tuple that contains `node`; 0 if the result is an array.
+#[inline]
 pub(super) fn element_of(reader: &Reader<'_>, shape: ShapeId, step: u32, node: u32) -> u32 {
-    let part = node - reader.nodes.of(step).start;
-    reader.shapes.path(reader.module, shape, part).first().copied().unwrap_or(0)
+    reader.shapes.element_of(reader.module, shape, node - reader.nodes.of(step).start)
 }
 
 /// Opcodes that `overwrites` may allow.

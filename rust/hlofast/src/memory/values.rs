@@ -33,12 +33,14 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// The nodes of `row`; None if `row` has no step before step `before`.
+    #[inline]
     fn earlier(&self, row: u32, before: u32) -> Option<Range<u32>> {
         let step = self.steps.of(row).filter(|step| *step < before)?;
         Some(self.nodes.of(step))
     }
 
     /// The nodes of operand `index` of the instruction at `step`.
+    #[inline]
     pub fn operand(&self, step: u32, index: usize) -> Option<Range<u32>> {
         let row = *self.module.operands(Row(self.steps.rows[step as usize])).get(index)?;
         self.earlier(row, step)
@@ -80,7 +82,10 @@ impl Values {
                 values.parameter(reader, step, *row, computation);
             } else if hands_on(opcode) {
                 values.row(reader, step, *row, opcode, &carried);
-            } else if through_markers && is_marker(reader.module, Row(*row)) {
+            } else if through_markers
+                && opcode == Opcode::CustomCall
+                && is_marker(reader.module, Row(*row))
+            {
                 values.has_followed_markers = true;
                 values.copy(reader.nodes.of(step), reader.operand(step, 0));
             }
