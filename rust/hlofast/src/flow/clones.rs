@@ -35,13 +35,16 @@ const LATE: u8 = 2;
 /// Marks copies of forward work that only backward or recompute work uses as recompute, including
 /// the computations they call.
 pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut [Phase]) {
-    if memchr::memmem::find(module.text(), MARK).is_none() {
-        return;
-    }
-    // By position: kinds of its users, looking through unattributed rows.
-    let mut users = vec![0u8; contexts.positions];
-    let mut is_clone = vec![false; contexts.positions];
-    let mut has_clones = false;
+    // By position: the kind that it has as a user; of an unattributed row those of its own users.
+    let kind = |phase: &Phase| match phase {
+        Phase::Backward | Phase::Recompute => LATE,
+        Phase::Forward | Phase::Optimizer => EARLY,
+        Phase::Unattributed => 0,
+    };
+    let mut kinds: Vec<u8> = phase.iter().map(kind).collect();
+    // Empty without copies.
+    let mut is_clone = Vec::new();
+    let users = module.users();
     for node in &contexts.nodes {
         let rows = module.computation(node.computation).rows();
         let offset = node.start.wrapping_sub(rows.start);
@@ -52,23 +55,19 @@ pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut
             if !matches!(phase[at], Phase::Forward | Phase::Unattributed) {
                 continue;
             }
-            let when_used = module.users().get(row).iter().fold(0, |all, user| {
-                let user = position(*user);
-                all | match phase[user] {
-                    Phase::Backward | Phase::Recompute => LATE,
-                    Phase::Unattributed => users[user],
-                    Phase::Forward | Phase::Optimizer => EARLY,
-                }
-            });
-            users[at] = when_used;
+            let own = users.get(row).iter();
+            let when_used = own.fold(0, |all, user| all | kinds[position(*user)]);
+            if phase[at] == Phase::Unattributed {
+                kinds[at] = when_used;
+            }
             if when_used == LATE && is_compiler_clone(module, Row(row)) {
-                phase[at] = Phase::Recompute;
+                (phase[at], kinds[at]) = (Phase::Recompute, LATE);
+                is_clone.resize(contexts.positions, false);
                 is_clone[at] = true;
-                has_clones = true;
             }
         }
     }
-    if !has_clones {
+    if is_clone.is_empty() {
         return;
     }
     // Rows inside a fusion take its phase; callers come first.

@@ -10,9 +10,9 @@
 use super::contexts::Contexts;
 use super::phase::NameClass;
 use super::scope::{STEPS, ScopeTree};
-use crate::ir::intern::hash_bytes;
+use crate::ir::intern::{BuildMix, hash_bytes};
 use crate::ir::{Module, Opcode, Row};
-use std::collections::HashSet;
+use hashbrown::HashSet;
 
 /// Limit on the components of a path that is compared.
 const DEEPEST: u32 = 64;
@@ -54,8 +54,14 @@ fn by_scopes(module: &Module, scopes: &ScopeTree, scope: &[u32], class: &[NameCl
         (0..scopes.len() as u32).filter(move |scope| own[*scope as usize] == wanted)
     };
     // Paths from the outermost name, and those from the differentiated function inwards.
-    let (mut whole, mut inner) = (HashSet::new(), HashSet::new());
+    let mut whole: HashSet<u64, BuildMix> = HashSet::default();
+    let mut inner: HashSet<u64, BuildMix> = HashSet::default();
+    // Paths of one parent have the same names.
+    let mut is_met = vec![false; scopes.len()];
     for scope in of_class(NameClass::Forward) {
+        if std::mem::replace(&mut is_met[scopes.parent(scope) as usize], true) {
+            continue;
+        }
         let mut differentiated = None;
         let outermost = walk(module, scopes, scope, |names, is_jvp| {
             if is_jvp && names.count > 0 {
@@ -73,12 +79,16 @@ fn by_scopes(module: &Module, scopes: &ScopeTree, scope: &[u32], class: &[NameCl
     if whole.is_empty() {
         return is_model;
     }
+    let mut of_parent: Vec<Option<bool>> = vec![None; scopes.len()];
     for scope in of_class(NameClass::Plain) {
-        let mut is_known = false;
-        let outermost = walk(module, scopes, scope, |names, _| {
-            is_known |= names.count >= ENOUGH && inner.contains(&names.hash);
+        let known = &mut of_parent[scopes.parent(scope) as usize];
+        is_model[scope as usize] = *known.get_or_insert_with(|| {
+            let mut is_known = false;
+            let outermost = walk(module, scopes, scope, |names, _| {
+                is_known |= names.count >= ENOUGH && inner.contains(&names.hash);
+            });
+            is_known || outermost.is_some_and(|names| whole.contains(&names.hash))
         });
-        is_model[scope as usize] = is_known || outermost.is_some_and(|n| whole.contains(&n.hash));
     }
     is_model
 }
@@ -154,7 +164,8 @@ fn by_lines(module: &Module, contexts: &Contexts, class: &mut [NameClass]) {
         return;
     }
     let differentiated = products().filter(|(at, _)| class[*at] == NameClass::Forward);
-    let lines: HashSet<(i32, i32)> = differentiated.filter_map(|(_, row)| line(row)).collect();
+    let lines: HashSet<(i32, i32), BuildMix> =
+        differentiated.filter_map(|(_, row)| line(row)).collect();
     for (at, row) in products() {
         if class[at] == NameClass::Plain && line(row).is_some_and(|line| lines.contains(&line)) {
             class[at] = NameClass::Line;

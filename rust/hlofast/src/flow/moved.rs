@@ -11,6 +11,7 @@ pub(crate) const MOST_MOVES: usize = 4096;
 const MOST_OF_A_PART: usize = 64;
 
 /// Whether `row` only moves values.
+#[inline]
 pub(crate) fn moves(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::GetTupleElement
@@ -28,6 +29,7 @@ pub(crate) fn moves(module: &Module, row: Row) -> bool {
 }
 
 /// The operand that `row` moves, if its opcode tells that; then `step_back` goes to the same row.
+#[inline]
 pub(crate) fn moved_operand(module: &Module, row: Row) -> Option<Row> {
     let is_told = match module.opcode(row) {
         Opcode::GetTupleElement => module.tuple_index(row).is_some(),

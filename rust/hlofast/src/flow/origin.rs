@@ -82,7 +82,8 @@ pub(crate) fn origins_within(
     const FEW: usize = 16;
     let mut few: Vec<Place> = Vec::new();
     let mut seen: HashSet<Place, BuildMix> = HashSet::default();
-    let mut stack = vec![place];
+    let mut stack = Vec::with_capacity(4);
+    stack.push(place);
     while let Some(place) = stack.pop() {
         if few.contains(&place) || seen.contains(&place) {
             continue;
@@ -104,6 +105,9 @@ pub(crate) fn origins_within(
             break;
         }
         if few.len() < FEW {
+            if few.is_empty() {
+                few.reserve(FEW / 2);
+            }
             few.push(place);
         } else {
             seen.insert(place);

@@ -11,6 +11,7 @@ pub(super) const NONE: u8 = 4;
 /// The bits of the phases after the forward pass.
 pub(super) const LATE: u8 = 1 << RECOMPUTE | 1 << BACKWARD;
 
+#[inline]
 pub(super) fn rank(phase: Phase) -> u8 {
     match phase {
         Phase::Forward => FORWARD,
@@ -22,6 +23,7 @@ pub(super) fn rank(phase: Phase) -> u8 {
 }
 
 /// The bit of a phase in a set of ranks; 0 if there is none.
+#[inline]
 pub(super) fn bit(phase: Phase) -> u8 {
     // A table in one word: a byte per phase.
     const BITS: u64 = {
@@ -43,6 +45,7 @@ pub(super) fn bit(phase: Phase) -> u8 {
     (BITS >> (8 * phase as u32)) as u8
 }
 
+#[inline]
 pub(super) fn phase_of(rank: u8) -> Phase {
     match rank {
         FORWARD => Phase::Forward,

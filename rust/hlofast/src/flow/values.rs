@@ -67,6 +67,7 @@ impl<'a> Values<'a> {
     }
 
     /// The values of its operand that get-tuple-element `row` in `node` takes.
+    #[inline]
     pub fn element(&self, node: Within<'_>, row: u32, operand: u32) -> Range<usize> {
         let values = node.of(operand);
         let shape = self.module.shape(Row(operand));
@@ -85,6 +86,7 @@ impl<'a> Values<'a> {
 
     /// How operands of the caller map to parameters of the computation that `edge` calls; None if
     /// they do not correspond. `branch` counts the row's calls before this one.
+    #[inline]
     pub fn arguments(&self, edge: &Edge, branch: usize) -> Option<Arguments> {
         let call = self.module.all_calls().get(edge.call as usize)?;
         let caller = edge.caller;
@@ -133,6 +135,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// The caller's operand for parameter `row`.
+    #[inline]
     pub fn of_parameter(&self, module: &Module, row: u32) -> Option<u32> {
         let number = usize::try_from(module.parameter_number(Row(row))?).ok()?;
         if number >= self.count {
@@ -143,6 +146,7 @@ impl Arguments {
 }
 
 /// Whether each value of the result corresponds to one value of an operand, in order.
+#[inline]
 pub(super) fn passes_on(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -163,6 +167,7 @@ pub(super) fn passes_on(opcode: Opcode) -> bool {
 }
 
 /// Whether `opcode` itself does not compute; its work is in the computations it calls.
+#[inline]
 pub(super) fn is_structural(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

@@ -146,6 +146,7 @@ impl Numbers {
 }
 
 impl Module {
+    #[inline]
     pub(super) fn derived(&self) -> &Derived {
         self.derived.get_or_init(Box::default)
     }

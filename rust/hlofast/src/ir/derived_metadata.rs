@@ -76,22 +76,38 @@ struct Facts {
     source_file: Option<Span>,
     source_line: i32,
     frame: i64,
+    /// The operation name and the file are those of the last row that has one.
+    is_last_name: bool,
+    is_last_file: bool,
+}
+
+/// What neighbouring rows mostly share, so that its end need not be searched.
+#[derive(Default)]
+struct Last {
+    op_name: Span,
+    file: Span,
+}
+
+/// The length of the text of `last` if `quoted`, what follows a quote, is the same text.
+#[inline]
+fn same_as(last: Span, quoted: &[u8], text: &[u8]) -> Option<usize> {
+    let known = text.get(last.range()).filter(|known| !known.is_empty())?;
+    let is_same = quoted.get(known.len()) == Some(&b'"') && quoted.starts_with(known);
+    is_same.then_some(known.len())
 }
 
 fn build(module: &Module) -> MetadataColumns {
     let rows = module.row_count();
+    let frames = module.frame_tables();
     let mut columns = MetadataColumns {
-        op_name: Vec::with_capacity(rows),
-        source_file: Vec::with_capacity(rows),
-        source_line: Vec::with_capacity(rows),
+        op_name: vec![-1; rows],
+        source_file: vec![-1; rows],
+        source_line: vec![0; rows],
+        frame: vec![0; if frames.is_empty() { 0 } else { rows }],
         ..MetadataColumns::default()
     };
-    let frames = module.frame_tables();
-    if !frames.is_empty() {
-        columns.frame.reserve_exact(rows);
-    }
     let mut op_names = Texts::new(module);
-    let mut written_files = Texts::new(module);
+    let mut written_files = Texts::few(module);
     let mut files = Files::default();
     // The file of each text in `written_files`.
     let mut file_of: Vec<i32> = Vec::new();
@@ -99,20 +115,30 @@ fn build(module: &Module) -> MetadataColumns {
     let mut file_of_table: Vec<Option<i32>> = vec![None; frames.file_names.len()];
     let mut last_frame = (0, -1, 0);
     let text = module.text();
-    let mut last_file = Span::EMPTY;
-    for row in module.rows() {
-        let facts = match module.metadata_start(row) {
-            Some(start) => {
-                let end = module.columns.tail_ends[row.0 as usize];
-                let bytes = bytes_of(text, &module.arena, Span { start, end });
-                read_printed(bytes, start, text, &mut last_file)
-                    .unwrap_or_else(|| read_facts(bytes, start))
-            }
-            None => Facts::default(),
-        };
-        columns.op_name.push(facts.op_name.map_or(-1, |span| op_names.id(span)));
-        let (file, line) = if let Some(span) = facts.source_file {
-            let text = written_files.id(span) as usize;
+    let mut last = Last::default();
+    let places = columns.op_name.iter_mut().zip(&mut columns.source_file);
+    let places = places.zip(&mut columns.source_line).enumerate();
+    for (row, ((op_name, source_file), source_line)) in places {
+        let start = module.columns.metadata_starts[row];
+        if start == NO_METADATA {
+            continue;
+        }
+        let bytes =
+            bytes_of(text, &module.arena, Span { start, end: module.columns.tail_ends[row] });
+        let facts = read_printed(bytes, start, text, &mut last).unwrap_or_else(|| {
+            last = Last::default();
+            read_facts(bytes, start)
+        });
+        if facts.is_last_name {
+            *op_name = op_names.last;
+        } else if let Some(span) = facts.op_name {
+            *op_name = op_names.id(span);
+        }
+        (*source_file, *source_line) = if let Some(span) = facts.source_file {
+            let text = match facts.is_last_file {
+                true => written_files.last as usize,
+                false => written_files.id(span) as usize,
+            };
             if text == file_of.len() {
                 let raw = module.bytes(span);
                 file_of.push(files.id(&unescape(raw).unwrap_or(raw.into())));
@@ -131,10 +157,8 @@ fn build(module: &Module) -> MetadataColumns {
             }
             (last_frame.1, last_frame.2)
         };
-        columns.source_file.push(file);
-        columns.source_line.push(line);
-        if !frames.is_empty() {
-            columns.frame.push(line_number(facts.frame));
+        if let Some(frame) = columns.frame.get_mut(row) {
+            *frame = line_number(facts.frame);
         }
     }
     columns.op_names = op_names.spans;
@@ -170,38 +194,43 @@ impl Files {
     }
 }
 
-/// Reads the two forms that XLA prints most, without escapes: `{op_name="a" source_file="b"
-/// source_line=1}` and `{op_name="a" stack_frame_id=1}`; None for any other.
-fn read_printed(bytes: &[u8], base: u32, text: &[u8], last_file: &mut Span) -> Option<Facts> {
+/// Reads the forms that XLA prints most, without escapes: `{op_name="a" source_file="b"
+/// source_line=1}`, `{op_name="a" stack_frame_id=1}` and `{op_name="a"}`; None for any other.
+fn read_printed(bytes: &[u8], base: u32, text: &[u8], last: &mut Last) -> Option<Facts> {
     const OP_NAME: &[u8] = b"{op_name=\"";
     const FILE: &[u8] = b" source_file=\"";
     let quoted = bytes.strip_prefix(OP_NAME)?;
-    let length = memchr::memchr2(b'"', b'\\', quoted)?;
+    let same = same_as(last.op_name, quoted, text);
+    let length = match same {
+        Some(length) => length,
+        None => memchr::memchr2(b'"', b'\\', quoted)?,
+    };
     let span = |start: usize, length: usize| Span::new(start, start + length).shifted(base);
-    let mut facts = Facts { op_name: Some(span(OP_NAME.len(), length)), ..Facts::default() };
+    let name = span(OP_NAME.len(), length);
+    let is_last_name = same.is_some();
+    let mut facts = Facts { op_name: Some(name), is_last_name, ..Facts::default() };
     let after = quoted.get(length..)?.strip_prefix(b"\"")?;
     if let Some(number) = after.strip_prefix(b" stack_frame_id=") {
         facts.frame = digits(number)?;
+        last.op_name = name;
+        return Some(facts);
+    }
+    if after.first() == Some(&b'}') {
+        last.op_name = name;
         return Some(facts);
     }
     let quoted = after.strip_prefix(FILE)?;
-    // Neighbouring rows mostly share a file, so the end of the file name need not be searched.
-    let known = text.get(last_file.range())?;
-    let length =
-        if !known.is_empty() && quoted.starts_with(known) && quoted.get(known.len()) == Some(&b'"')
-        {
-            known.len()
-        } else {
-            memchr::memchr2(b'"', b'\\', quoted)?
-        };
-    let start = bytes.len() - quoted.len();
-    let file = span(start, length);
+    let same = same_as(last.file, quoted, text);
+    let length = match same {
+        Some(length) => length,
+        None => memchr::memchr2(b'"', b'\\', quoted)?,
+    };
+    facts.is_last_file = same.is_some();
+    let file = span(bytes.len() - quoted.len(), length);
     let number = quoted.get(length..)?.strip_prefix(b"\" source_line=")?;
     facts.source_line = i32::try_from(digits(number)?).ok()?;
     facts.source_file = Some(file);
-    if file.end as usize <= text.len() {
-        *last_file = file;
-    }
+    (last.op_name, last.file) = (name, file);
     Some(facts)
 }
 
@@ -292,6 +321,15 @@ struct Texts<'a> {
 impl<'a> Texts<'a> {
     fn new(module: &'a Module) -> Self {
         let (text, arena) = (module.text(), &module.arena[..]);
+        // A sixth of the rows has a name that no row before has; a guess that is too low costs little.
+        let distinct = module.row_count() / 8;
+        let ids = HashTable::with_capacity(distinct);
+        Self { text, arena, spans: Vec::with_capacity(distinct), ids, last: -1 }
+    }
+
+    /// Room for few texts.
+    fn few(module: &'a Module) -> Self {
+        let (text, arena) = (module.text(), &module.arena[..]);
         Self { text, arena, spans: Vec::new(), ids: HashTable::new(), last: -1 }
     }
 
@@ -299,10 +337,6 @@ impl<'a> Texts<'a> {
         let Self { text, arena, spans, ids, last } = self;
         let text_of = |id: i32| spans.get(id as usize).map(|span| bytes_of(text, arena, *span));
         let bytes = bytes_of(text, arena, span);
-        // Neighbouring instructions often share their text.
-        if text_of(*last) == Some(bytes) {
-            return *last;
-        }
         let hash = hash_bytes(bytes);
         let same = |entry: &(u64, i32)| entry.0 == hash && text_of(entry.1) == Some(bytes);
         if let Some((_, id)) = ids.find(hash, same) {

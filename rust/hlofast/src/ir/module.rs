@@ -476,6 +476,7 @@ impl Module {
     }
 
     /// The computation that `row` calls in `role`.
+    #[inline]
     pub fn called(&self, row: Row, role: CallRole) -> Option<ComputationId> {
         self.calls(row).iter().find(|call| call.role == role).map(|call| call.computation)
     }
