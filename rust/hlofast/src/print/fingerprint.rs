@@ -29,7 +29,10 @@ use super::value::{
     Spacing, is_opaque, is_tight, write_literal, write_value, write_without_layouts,
 };
 use super::{implicit_callers, is_metadata, thread_of};
+use crate::ir::intern::BuildMix;
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
+use hashbrown::HashMap;
+use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Properties that the fingerprint includes besides the graph.
@@ -80,6 +83,10 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         digests: Vec::new(),
         spare: Vec::new(),
         parameters: vec![0; module.shapes().len() * SHARED_PARAMETERS],
+        shared: Vec::new(),
+        constants: HashMap::default(),
+        spaced: HashMap::default(),
+        tight: Vec::new(),
     };
     hasher.shapes();
     let callers = implicit_callers(module);
@@ -113,6 +120,42 @@ impl Record {
 
     fn digest(&mut self, digest: Digest) {
         self.bytes.extend_from_slice(&digest.to_le_bytes());
+    }
+
+    /// Begins a record of two digests.
+    fn begin_with(&mut self, kind: u64, one: Digest, other: Digest) {
+        let mut head = [0; 40];
+        head[..8].copy_from_slice(&(VERSION << 32 | kind).to_le_bytes());
+        head[8..24].copy_from_slice(&one.to_le_bytes());
+        head[24..].copy_from_slice(&other.to_le_bytes());
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&head);
+    }
+
+    /// Adds the number of `rows` and the digest of each.
+    fn digests_of(&mut self, rows: &[u32], digests: &[Digest]) {
+        let of = |row: u32| digests.get(row as usize).copied().unwrap_or_default().to_le_bytes();
+        let count = (rows.len() as u64).to_le_bytes();
+        // In one piece: most rows have one operand or two.
+        match *rows {
+            [one] => {
+                let mut list = [0; 24];
+                list[..8].copy_from_slice(&count);
+                list[8..].copy_from_slice(&of(one));
+                self.bytes.extend_from_slice(&list);
+            }
+            [one, other] => {
+                let mut list = [0; 40];
+                list[..8].copy_from_slice(&count);
+                list[8..24].copy_from_slice(&of(one));
+                list[24..].copy_from_slice(&of(other));
+                self.bytes.extend_from_slice(&list);
+            }
+            _ => {
+                self.bytes.extend_from_slice(&count);
+                rows.iter().for_each(|row| self.bytes.extend_from_slice(&of(*row)));
+            }
+        }
     }
 
     fn text(&mut self, text: &[u8]) {
@@ -190,13 +233,22 @@ struct Hasher<'a> {
     digests: Vec<Digest>,
     /// Room for sorting them.
     spare: Vec<Digest>,
-    /// By shape and small number: the digest of a parameter without attributes; 0 if not known yet.
-    /// Most parameters are those of fused computations.
-    parameters: Vec<Digest>,
+    /// By shape and small number: the place in `shared`, from 1, of the digest of a parameter without
+    /// attributes; 0 if not known yet. Most parameters are those of fused computations.
+    parameters: Vec<u32>,
+    shared: Vec<Digest>,
+    /// By shape and literal: the digest of a constant without attributes.
+    constants: HashMap<(ShapeId, &'a [u8]), Digest, BuildMix>,
+    /// Values with spaces: where their form without them is in `tight`. Layers without a loop repeat them.
+    spaced: HashMap<&'a [u8], Range<usize>, BuildMix>,
+    tight: Vec<u8>,
 }
 
 /// Parameters with smaller numbers share their digests.
 const SHARED_PARAMETERS: usize = 4;
+
+/// Limit on the bytes of literals and values that are looked up; most are much shorter.
+const LONGEST_SHARED: usize = 256;
 
 impl<'a> Hasher<'a> {
     /// Computes the digests of all shapes; the digest of a tuple is computed from the digests of
@@ -224,23 +276,62 @@ impl<'a> Hasher<'a> {
         }
     }
 
-    fn add_row(&mut self, row: Row, all: &mut Vec<Digest>) {
-        let digest = self.row(row);
+    /// Computes the digest of `row`, whose calls are `calls`.
+    fn add_row(&mut self, row: Row, calls: &[Call], all: &mut Vec<Digest>) {
+        let digest = self.row(row, calls);
         if let Some(slot) = self.rows.get_mut(row.0 as usize) {
             *slot = digest;
         }
         all.push(digest);
     }
 
-    fn row(&mut self, row: Row) -> Digest {
-        let shared = self.shared_parameter(row);
-        let known = shared.and_then(|place| self.parameters.get(place));
-        if let Some(digest) = known.copied().filter(|digest| *digest != 0) {
-            return digest;
+    fn row(&mut self, row: Row, calls: &[Call]) -> Digest {
+        match self.module.opcode(row) {
+            Opcode::Parameter => self.parameter(row, calls),
+            Opcode::Constant => self.constant(row, calls),
+            _ => self.row_alone(row, calls),
         }
-        let digest = self.row_alone(row);
-        if let Some(slot) = shared.and_then(|place| self.parameters.get_mut(place)) {
-            *slot = digest;
+    }
+
+    /// Whether neither attributes nor a name count for `row`.
+    #[inline]
+    fn is_bare(&self, row: Row) -> bool {
+        self.module.tail(row).is_empty()
+            || !self.options.metadata && self.module.has_only_metadata(row)
+    }
+
+    fn constant(&mut self, row: Row, calls: &[Call]) -> Digest {
+        let module = self.module;
+        let literal = module.bytes(module.opcode_and_payload(row).1);
+        let is_shared = literal.len() <= LONGEST_SHARED
+            && calls.is_empty()
+            && self.names.is_none()
+            && self.is_bare(row);
+        if !is_shared {
+            return self.row_alone(row, calls);
+        }
+        let key = (module.shape(row), literal);
+        if let Some(digest) = self.constants.get(&key) {
+            return *digest;
+        }
+        let digest = self.row_alone(row, calls);
+        self.constants.insert(key, digest);
+        digest
+    }
+
+    fn parameter(&mut self, row: Row, calls: &[Call]) -> Digest {
+        let Some(place) = self.shared_parameter(row) else { return self.row_alone(row, calls) };
+        let known = self
+            .parameters
+            .get(place)
+            .and_then(|own| self.shared.get((*own as usize).checked_sub(1)?));
+        if let Some(digest) = known {
+            return *digest;
+        }
+        let digest = self.row_alone(row, calls);
+        self.shared.push(digest);
+        if let Some(slot) = self.parameters.get_mut(place) {
+            *slot = self.shared.len() as u32;
         }
         digest
     }
@@ -256,14 +347,12 @@ impl<'a> Hasher<'a> {
         (number < SHARED_PARAMETERS).then_some(shape * SHARED_PARAMETERS + number)
     }
 
-    fn row_alone(&mut self, row: Row) -> Digest {
+    fn row_alone(&mut self, row: Row, calls: &[Call]) -> Digest {
         let module = self.module;
         let opcode = self.opcode(row);
         let shape = self.shapes.get(module.shape(row).0 as usize).copied().unwrap_or_default();
         let record = &mut self.record;
-        record.begin(2);
-        record.digest(opcode);
-        record.digest(shape);
+        record.begin_with(2, opcode, shape);
         match module.opcode(row) {
             Opcode::Parameter => record.word(module.parameter_number(row).unwrap_or(u64::MAX)),
             Opcode::Constant => {
@@ -272,14 +361,14 @@ impl<'a> Hasher<'a> {
             }
             _ => {}
         }
-        let operands = module.operands(row);
-        record.word(operands.len() as u64);
-        for operand in operands {
-            record.digest(self.rows.get(*operand as usize).copied().unwrap_or_default());
+        record.digests_of(module.operands(row), &self.rows);
+        if calls.is_empty() && self.is_bare(row) {
+            // Neither calls nor attributes.
+            self.record.bytes.extend_from_slice(&[0; 16]);
+        } else {
+            self.calls(calls);
+            self.attributes(row, calls);
         }
-        let calls = module.calls(row);
-        self.calls(calls);
-        self.attributes(row, calls);
         if let Some(names) = &self.names {
             self.record.text(names.row(module, row));
         }
@@ -316,8 +405,7 @@ impl<'a> Hasher<'a> {
 
     fn attributes(&mut self, row: Row, calls: &[Call]) {
         let module = self.module;
-        let is_bare = module.tail(row).is_empty();
-        if is_bare || !self.options.metadata && module.has_only_metadata(row) {
+        if self.is_bare(row) {
             self.record.word(0);
             return;
         }
@@ -361,8 +449,16 @@ impl<'a> Hasher<'a> {
                 record.written(|out| write_without_layouts(out, value));
             } else if is_opaque(key, value) || is_tight(value) {
                 record.text(value);
-            } else {
+            } else if *key == b"frontend_attributes" || value.len() > LONGEST_SHARED {
                 record.written(|out| write_value(out, key, value, Spacing::Tight));
+            } else {
+                let tight = &mut self.tight;
+                let place = self.spaced.entry(*value).or_insert_with(|| {
+                    let start = tight.len();
+                    write_value(tight, key, value, Spacing::Tight);
+                    start..tight.len()
+                });
+                record.text(tight.get(place.clone()).unwrap_or_default());
             }
         }
         self.attributes = attributes;
@@ -375,9 +471,18 @@ impl<'a> Hasher<'a> {
         if is_in_order(module, id) {
             let rows = module.computation(id).rows();
             all.reserve(rows.len());
-            rows.for_each(|row| self.add_row(Row(row), &mut all));
+            // The calls of the rows that follow.
+            let mut calls = &module.all_calls()[module.calls_within(id)];
+            for row in rows.map(Row) {
+                let own = calls.iter().take_while(|call| call.row == row).count();
+                let (own, others) = calls.split_at(own);
+                calls = others;
+                self.add_row(row, own, &mut all);
+            }
         } else {
-            row_order(module, id).into_iter().for_each(|row| self.add_row(row, &mut all));
+            for row in row_order(module, id) {
+                self.add_row(row, module.calls(row), &mut all);
+            }
         }
         let of = |row: Row| self.rows.get(row.0 as usize).copied().unwrap_or_default();
         let is_fused = self.is_fused.get(id.0 as usize) == Some(&true);

@@ -147,6 +147,7 @@ pub(crate) fn literal_with_signs(module: &Module, row: Row) -> Option<Vec<u8>> {
 }
 
 /// Attributes that `PrintOptions::metadata` governs, of instructions and of the header.
+#[inline]
 pub(crate) fn is_metadata(key: &[u8]) -> bool {
     matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
 }

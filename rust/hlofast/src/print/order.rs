@@ -32,8 +32,11 @@ pub(crate) fn is_in_order(module: &Module, id: ComputationId) -> bool {
 
 /// The rows of a computation that have control predecessors, each with one of them.
 fn edges(module: &Module, id: ComputationId) -> &[(Row, Row)] {
-    let rows = module.computation(id).rows();
     let pairs = module.control_predecessors();
+    if pairs.is_empty() {
+        return pairs;
+    }
+    let rows = module.computation(id).rows();
     let from = pairs.partition_point(|(row, _)| row.0 < rows.start);
     let to = pairs.partition_point(|(row, _)| row.0 < rows.end);
     pairs.get(from..to).unwrap_or_default()
