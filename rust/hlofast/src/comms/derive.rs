@@ -97,10 +97,10 @@ fn derive(module: &Module) -> Option<DerivedMesh> {
     if let Some(derived) = entry.clone().filter(is_enough) {
         return Some(derived);
     }
-    // Most texts without a mesh do not contain the word, so their rows need not be scanned.
-    let all = match memchr::memmem::find(module.text(), b"sharding=") {
-        Some(_) => distinct(module, module.rows(), "sharding"),
-        None => Vec::new(),
+    // Most texts without a mesh have no such attribute, so their rows need not be scanned.
+    let all = match module.may_have("sharding") {
+        true => distinct(module, module.rows(), "sharding"),
+        false => Vec::new(),
     };
     let finer = [of_shardings(&all, MeshSource::Shardings), of_groups(module)];
     let mut finer: Vec<DerivedMesh> = finer.into_iter().flatten().collect();

@@ -54,6 +54,7 @@ pub(super) fn collectives(module: &Module) -> Vec<CollectiveRows> {
 }
 
 /// The kind of collective that `row` is or starts; None for transfers between host and device.
+#[inline]
 fn kind_of(module: &Module, row: Row) -> Option<CollectiveKind> {
     match module.opcode(row) {
         Opcode::CustomCall => {

@@ -41,6 +41,7 @@ impl CollectiveKind {
     ];
 
     /// The kind of collective that `opcode` performs or starts.
+    #[inline]
     pub fn of_opcode(opcode: Opcode) -> Option<CollectiveKind> {
         Some(match opcode {
             Opcode::AllReduce | Opcode::AllReduceStart => CollectiveKind::AllReduce,

@@ -5,7 +5,7 @@
 
 use super::convolution::convolution_flops;
 use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
-use super::matmul::contraction;
+use super::matmul::{Alike, alike, contraction};
 use crate::flow::trip_count::{TripCount, trip_counts};
 use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
 use crate::ir::intern::BuildMix;
@@ -87,9 +87,19 @@ impl Facts {
     pub fn of_module(module: &Module) -> Self {
         let mut loops = trip_counts(module).into_iter();
         let mut groups = GroupSize::new(module);
+        let mut known: HashMap<Alike<'_>, Option<i128>, BuildMix> = HashMap::default();
+        // Layers without a loop repeat the same matmuls.
+        let mut once = |row: Row, of: fn(&Module, Row) -> Option<i128>| match alike(module, row) {
+            Some(key) => *known.entry(key).or_insert_with(|| of(module, row)),
+            None => of(module, row),
+        };
         let fact = |row: Row| {
             let fact = match module.opcode(row) {
                 Opcode::While => Fact::TripCount(loops.next()?.1),
+                Opcode::Dot | Opcode::ScaledDot => Fact::Contracted(once(row, contracted)?),
+                Opcode::Convolution => Fact::Flops(once(row, |module, row| {
+                    convolution_flops(module, row).map(i128::from)
+                })?),
                 _ => fact_of(module, row, &mut groups)?,
             };
             Some((row.0, fact))
@@ -172,9 +182,8 @@ fn large_constants(module: &Module) -> Csr {
         let row = Row(*row);
         module.opcode(row) == Opcode::Constant && module.shape_elements(module.shape(row)) > 1
     };
-    let rows = (0u32..).zip(module.computations()).flat_map(|(id, computation)| {
-        computation.rows().filter(is_large).map(move |row| (id, row))
-    });
+    let rows = (0..module.row_count() as u32).filter(is_large);
+    let rows = rows.map(|row| (module.computation_of(Row(row)).0, row));
     Csr::from_sorted(module.computations().len(), rows)
 }
 
@@ -228,11 +237,7 @@ fn fact_of<'a>(module: &'a Module, row: Row, groups: &mut GroupSize<'a>) -> Opti
         }
         Opcode::CustomCall => Some(Fact::CustomCall(Box::new(custom_call_cost(module, row)))),
         Opcode::Transpose => is_bitcast(module, row).then_some(Fact::IsBitcast),
-        Opcode::Dot | Opcode::ScaledDot => contracted(module, row).map(Fact::Contracted),
         Opcode::RaggedDot => ragged_dot(module, row),
-        Opcode::Convolution => {
-            convolution_flops(module, row).map(|flops| Fact::Flops(flops.into()))
-        }
         Opcode::ReduceWindow | Opcode::SelectAndScatter => match value(module, row, "window") {
             Some(AttributeValue::Window(window)) => Some(Fact::Window(window)),
             // XLA prints no window for scalars: it has no dimensions.

@@ -130,12 +130,20 @@ impl<'a> Executions<'a> {
     /// entry with a count of 0.
     pub fn of(&self, row: Row) -> Vec<PhaseExecutions> {
         let contexts = &self.attribution.contexts;
-        let mut by_phase: Vec<(Phase, i128, u32)> = Vec::new();
-        for node in contexts.nodes_of(self.module.computation_of(row)) {
+        let narrow = |runs| i64::try_from(runs).ok().filter(|runs| *runs < i64::MAX);
+        let entry = |(phase, runs, scope)| PhaseExecutions { phase, count: narrow(runs), scope };
+        let of_node = |node: u32| {
             let position = contexts.position(self.module, node, row);
             let phase = self.attribution.phase_at(self.module, position, row);
-            let scope = self.attribution.scope[position];
-            let runs = self.runs[node as usize];
+            (phase, self.runs[node as usize], self.attribution.scope[position])
+        };
+        let nodes = contexts.nodes_of(self.module.computation_of(row));
+        // Fast path: most computations have one context.
+        if nodes.len() == 1 {
+            return vec![entry(of_node(nodes.start))];
+        }
+        let mut by_phase: Vec<(Phase, i128, u32)> = Vec::new();
+        for (phase, runs, scope) in nodes.map(of_node) {
             match by_phase.iter_mut().find(|entry| entry.0 == phase) {
                 Some(entry) if entry.1 > 0 => entry.1 = entry.1.saturating_add(runs),
                 Some(entry) => *entry = (phase, runs, scope),
@@ -147,8 +155,6 @@ impl<'a> Executions<'a> {
         } else {
             by_phase.truncate(1);
         }
-        let narrow = |runs| i64::try_from(runs).ok().filter(|runs| *runs < i64::MAX);
-        let entry = |(phase, runs, scope)| PhaseExecutions { phase, count: narrow(runs), scope };
         by_phase.into_iter().map(entry).collect()
     }
 }

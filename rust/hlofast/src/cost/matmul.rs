@@ -4,7 +4,7 @@ use super::convolution::Convolution;
 use super::custom_call::custom_call_cost;
 use crate::Provenance;
 use crate::ir::decode::{AttributeValue, decode};
-use crate::ir::{ArrayShape, ElementKind, ElementType, Module, Opcode, Row};
+use crate::ir::{ArrayShape, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
 
 /// The kind of instruction that performs a contraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +81,18 @@ pub fn contraction(module: &Module, row: Row) -> Option<Contraction> {
         Opcode::CustomCall => custom_call_cost(module, row).contraction,
         _ => None,
     }
+}
+
+/// All that decides the sizes of a matmul: the shapes of its operands and of its result, its opcode
+/// and its attributes without metadata.
+pub(super) type Alike<'a> = ([ShapeId; 3], Opcode, &'a [u8]);
+
+/// What `row` has in common with rows of the same sizes; None if metadata are not the last of its
+/// attributes, so that the others are not one text.
+pub(super) fn alike(module: &Module, row: Row) -> Option<Alike<'_>> {
+    let &[left, right] = module.operands(row) else { return None };
+    let shapes = [module.shape(Row(left)), module.shape(Row(right)), module.shape(row)];
+    Some((shapes, module.opcode(row), module.attributes_before_metadata(row)?))
 }
 
 /// The shape of operand `index` of `row`, if it is an array.

@@ -3,9 +3,11 @@
 
 use super::custom_call::CustomCallKind;
 use super::facts::{Fact, Facts};
-use super::matmul::{Contraction, contraction};
+use super::matmul::{Alike, Contraction, alike, contraction};
 use super::{Branch, Cost};
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
+use hashbrown::HashMap;
 
 /// By computation: the counted executions inside loops of unknown trip count; such loops count one
 /// iteration.
@@ -84,9 +86,14 @@ pub struct Product {
 
 /// The matmuls and convolutions of a module, in row order.
 pub fn products(module: &Module, facts: &Facts) -> Vec<Product> {
+    let mut known: HashMap<Alike<'_>, Option<Contraction>, BuildMix> = HashMap::default();
     let product = |row: Row| match module.opcode(row) {
         opcode if opcode.is_matmul() => {
-            let contraction = contraction(module, row);
+            // Layers without a loop repeat the same matmuls.
+            let contraction = match alike(module, row) {
+                Some(key) => *known.entry(key).or_insert_with(|| contraction(module, row)),
+                None => contraction(module, row),
+            };
             Some(Product { row, contraction, is_unknown: contraction.is_none() })
         }
         Opcode::CustomCall => {

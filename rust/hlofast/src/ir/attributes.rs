@@ -211,6 +211,25 @@ impl Module {
         Some(Printed { text, start, end, ends, left_out: left_out as usize })
     }
 
+    /// The text of the attributes of `row`, if those are followed by metadata at most and it was read
+    /// from a line in the printed form.
+    pub(crate) fn attributes_before_metadata(&self, row: Row) -> Option<&[u8]> {
+        let tail = self.tail(row);
+        if self.flags(row) & Flags::SUGAR != 0 || tail.end as usize > self.text().len() {
+            return None;
+        }
+        let end = match self.columns.metadata_starts[row.0 as usize] {
+            NO_METADATA => tail.end,
+            start => {
+                let before = start.checked_sub(METADATA.len() as u32 + 2)?;
+                let others = self.columns.value_ends(row).split_last()?.1;
+                let is_last = others.last().map_or(tail.start, |last| last.end) == before;
+                is_last.then_some(before)?
+            }
+        };
+        Some(self.bytes(Span { start: tail.start, end }))
+    }
+
     /// Whether `row` has an attribute `metadata` and no other; false where that is not known without
     /// reading the text.
     #[inline]

@@ -96,7 +96,7 @@ impl Facts {
         let mut facts = Self::default();
         for usage in computations {
             for row in module.computation(usage.computation).rows().map(Row) {
-                if !module.is_implicit(row) {
+                if is_telling(module.opcode(row)) && !module.is_implicit(row) {
                     facts.count(module, row, usage.role);
                 }
             }
@@ -134,6 +134,13 @@ impl Facts {
         let calls = if *count == 1 { "call" } else { "calls" };
         Some(format!("{count} {calls} to {}", String::from_utf8_lossy(target)))
     }
+}
+
+/// Whether [`Facts::count`] looks at instructions of `opcode`.
+#[inline]
+fn is_telling(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, Fusion | CustomCall | Dot | Convolution) || is_collective(opcode)
 }
 
 fn add(counts: &mut BTreeMap<Vec<u8>, usize>, name: &[u8]) {

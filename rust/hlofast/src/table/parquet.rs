@@ -9,7 +9,7 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, RecordBatch,
     RecordBatchOptions, UInt32Array,
 };
-use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Schema};
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
@@ -140,16 +140,15 @@ fn described(field: &Field, values: &Values) -> arrow_schema::Field {
 fn array(field: &Field, values: &Values) -> ArrayRef {
     match values {
         Values::Rows(rows) => Arc::new(UInt32Array::from_iter_values(rows.iter().copied())),
-        Values::Numbers(numbers) => match field.unknown() {
-            Some(unknown) => {
-                let known = numbers.iter().map(|value| (*value != unknown).then_some(*value));
-                Arc::new(known.collect::<Int64Array>())
-            }
-            None => Arc::new(Int64Array::from_iter_values(numbers.iter().copied())),
-        },
+        Values::Numbers(numbers) => {
+            let unknown = field.unknown();
+            let nulls =
+                unknown.map(|unknown| nulls(numbers.len(), |index| numbers[index] != unknown));
+            Arc::new(Int64Array::new(ScalarBuffer::from(numbers.clone()), nulls))
+        }
         Values::Reals(reals) => {
-            let known = reals.iter().map(|value| (!value.is_nan()).then_some(*value));
-            Arc::new(known.collect::<Float64Array>())
+            let nulls = nulls(reals.len(), |index| !reals[index].is_nan());
+            Arc::new(Float64Array::new(ScalarBuffer::from(reals.clone()), Some(nulls)))
         }
         Values::Flags(flags) => Arc::new(BooleanArray::from(flags.clone())),
         texts @ (Values::Texts(_) | Values::Runs(_)) => {
@@ -167,11 +166,16 @@ fn array(field: &Field, values: &Values) -> ArrayRef {
     }
 }
 
+/// Which of `count` values are known.
+fn nulls(count: usize, is_known: impl Fn(usize) -> bool) -> NullBuffer {
+    NullBuffer::new(BooleanBuffer::collect_bool(count, is_known))
+}
+
 /// Texts in UTF-8 as Arrow holds them.
 fn as_written(field: &Field, texts: &Texts) -> Option<LargeStringArray> {
     let (all, bounds) = Some(texts.parts()).filter(|(_, bounds)| !bounds.is_empty())?;
-    let known = || bounds.windows(2).map(|pair| pair[0] < pair[1]);
-    let nulls = field.is_nullable.then(|| NullBuffer::from_iter(known()));
+    let nulls =
+        field.is_nullable.then(|| nulls(texts.len(), |index| bounds[index] < bounds[index + 1]));
     let offsets = OffsetBuffer::new(ScalarBuffer::from(bounds.to_vec()));
     LargeStringArray::try_new(offsets, Buffer::from(all), nulls).ok()
 }
