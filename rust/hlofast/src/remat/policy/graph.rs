@@ -74,6 +74,8 @@ pub struct Graph {
     pub own_bytes: HashMap<u32, i64, BuildMix>,
     /// By node that is a loop which adds up products: the products after the first.
     further: HashMap<u32, Vec<Row>, BuildMix>,
+    /// By product that its fusion computes more than once: the rows after the first.
+    copies: HashMap<u32, Vec<Row>, BuildMix>,
     /// By node that is a loop which is not opened: the elements of its initial state.
     pub states: HashMap<u32, Vec<Value>, BuildMix>,
     /// Cheap values that are computed once, because several products read them.
@@ -173,6 +175,12 @@ impl Graph {
     /// The products after the first whose sum a node is, if a loop adds them up.
     pub fn further(&self, node: u32) -> &[Row] {
         self.further.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rows after the first that compute a product in its fusion. One fusion for TPUs computes scores of
+    /// attention once for their maxima and once for the exponentials, where writing them would take longer.
+    pub fn copies(&self, node: u32) -> &[Row] {
+        self.copies.get(&node).map_or(&[], Vec::as_slice)
     }
 
     /// The nodes that read a node.
@@ -489,14 +497,27 @@ impl Builder<'_, '_> {
         read: Vec<u32>,
     ) -> Value {
         let key = self.key_of(row, opcode, shape, &read);
-        if let Some(known) = key.and_then(|key| self.known.get(&key)) {
-            return Value::One(*known);
+        let outer = outer.unwrap_or(row);
+        if let Some(known) = key.and_then(|key| self.known.get(&key)).copied() {
+            self.note_copy(known, row, outer);
+            return Value::One(known);
         }
-        let node = self.push(row, outer.unwrap_or(row), opcode, shape, &read);
+        let node = self.push(row, outer, opcode, shape, &read);
         if let Some(key) = key {
             self.known.insert(key, node);
         }
         Value::One(node)
+    }
+
+    /// Notes that the fusion of the product `node` computes it in `row` too.
+    fn note_copy(&mut self, node: u32, row: Row, outer: Row) {
+        let own = &self.graph.nodes[node as usize];
+        if own.opcode.is_matmul() && own.outer == outer && own.row != row {
+            let copies = self.graph.copies.entry(node).or_default();
+            if !copies.contains(&row) {
+                copies.push(row);
+            }
+        }
     }
 
     fn push(&mut self, row: Row, outer: Row, opcode: Opcode, shape: ShapeId, read: &[u32]) -> u32 {
