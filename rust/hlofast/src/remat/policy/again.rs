@@ -3,6 +3,7 @@
 use super::base::{Changes, prefix};
 use super::fixed::Fixed;
 use super::scans::{Scan, is_heavy};
+use super::softmax::Softmax;
 use super::stored::{plain, writes_stack, written};
 use super::{Fate, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
@@ -264,6 +265,9 @@ impl<'a> Again<'a> {
                 bytes.add(start..=last, *size);
             }
         }
+        for own in &self.fixed.softmaxes {
+            self.account_softmax(own, bytes);
+        }
         let is_kept = |node: u32| self.states[node as usize].is_kept();
         if self.fixed.twins.iter().any(|node| is_kept(*node)) {
             for (size, steps) in scan.recomputed.superfluous(&scan.back, is_kept) {
@@ -292,6 +296,34 @@ impl<'a> Again<'a> {
             for (size, live) in reads.filter_map(|read| read.copies.as_ref()).flatten() {
                 bytes.add(live.clone(), -size);
             }
+        }
+    }
+
+    /// Adds what is written of a softmax that runs again.
+    fn account_softmax(&self, own: &Softmax, bytes: &mut Changes<'_>) {
+        let scan = self.scan;
+        let is_light = |node| is_light(scan, self.fixed, node, &self.states);
+        let is_needed = |node: u32| self.states[node as usize].last().is_some();
+        if !is_light(own.exponentials) || !is_needed(own.exponentials) {
+            return;
+        }
+        let start = *scan.back_steps.start();
+        let product = &self.states[own.product as usize];
+        let size = |node: u32| self.fixed.bytes[node as usize];
+        if own.is_written {
+            let steps = own.exponential_steps(start, product.is_kept());
+            bytes.add(steps, size(own.exponentials));
+            if let Some(last) = product.last().filter(|_| !product.is_kept()) {
+                bytes.add(start..=last, -size(own.product));
+                let steps = own.product_steps(start);
+                steps.into_iter().for_each(|steps| bytes.add(steps, size(own.product)));
+            }
+        }
+        // What recomputed products need of the weights is made before gradients are.
+        let is_early =
+            own.mixed.is_some_and(|own| self.holds(own) && self.states[own as usize].read_by > 0);
+        if !product.is_kept() && is_light(own.weights) && !is_early {
+            bytes.add(own.weight_steps(), size(own.weights));
         }
     }
 

@@ -5,6 +5,7 @@ use super::graph::Graph;
 use super::kernels::kept_bytes;
 use super::savable::{Savable, SavableKind};
 use super::scans::{Scan, is_heavy};
+use super::softmax::Softmax;
 use crate::ir::csr::Csr;
 use crate::ir::{Opcode, Row};
 use std::ops::RangeInclusive;
@@ -39,6 +40,8 @@ pub struct Fixed {
     pub twins: Vec<u32>,
     /// Live ranges in the backward body that are not needed whatever a policy keeps.
     pub superfluous: Vec<(i64, RangeInclusive<u32>)>,
+    /// Softmaxes of which more is in memory than products when they run again.
+    pub softmaxes: Vec<Softmax>,
 }
 
 impl Fixed {
@@ -75,6 +78,7 @@ impl Fixed {
             products,
             twins,
             superfluous: scan.recomputed.superfluous(&scan.back, |_| false).collect(),
+            softmaxes: Vec::new(),
         }
     }
 

@@ -51,6 +51,7 @@ mod same;
 mod savable;
 mod scans;
 mod search;
+mod softmax;
 mod stacks;
 mod stepped;
 mod stored;
@@ -241,7 +242,12 @@ impl Policies {
         let timeline = Timeline::new(module, memory, values, &scans, sizes, peak);
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
-        let fixed = fixed(&scans, &savable, sizes);
+        let mut fixed = fixed(&scans, &savable, sizes);
+        if Backend::of_module(module) == Backend::Tpu {
+            for (own, scan) in fixed.iter_mut().zip(&scans) {
+                own.softmaxes = softmax::softmaxes(module, scan);
+            }
+        }
         Ok(Self::plain(scans, timeline, fixed, savable, peak))
     }
 
