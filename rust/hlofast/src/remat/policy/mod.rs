@@ -242,12 +242,7 @@ impl Policies {
         let timeline = Timeline::new(module, memory, values, &scans, sizes, peak);
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
-        let mut fixed = fixed(&scans, &savable, sizes);
-        if Backend::of_module(module) == Backend::Tpu {
-            for (own, scan) in fixed.iter_mut().zip(&scans) {
-                own.softmaxes = softmax::softmaxes(module, scan);
-            }
-        }
+        let fixed = fixed(module, &scans, &savable, sizes);
         Ok(Self::plain(scans, timeline, fixed, savable, peak))
     }
 
@@ -324,7 +319,7 @@ impl Policies {
         let LaidScans { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
-        let fixed = fixed(&scans, &savable, &[]);
+        let fixed = fixed(module, &scans, &savable, &[]);
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
     }
 
@@ -593,9 +588,15 @@ fn may_be_listed(module: &Module, scans: &[Scan]) -> bool {
     is_tpu && !has_compiler_clones(module) && (is_on_host || !is_checkpointed)
 }
 
-/// What no policy changes, by scan; `sizes` are the bytes of shapes.
-fn fixed(scans: &[Scan], savable: &[Savable], sizes: &[i64]) -> Vec<Fixed> {
-    (0u32..).zip(scans).map(|(number, scan)| Fixed::new(scan, number, savable, sizes)).collect()
+/// What no policy changes, by scan; `sizes` are the bytes of shapes. A module that is not scheduled names no
+/// backend, and is taken as one for TPUs.
+fn fixed(module: &Module, scans: &[Scan], savable: &[Savable], sizes: &[i64]) -> Vec<Fixed> {
+    let is_tpu = sizes.is_empty() || Backend::of_module(module) == Backend::Tpu;
+    let of_scan = |(number, scan)| {
+        let softmaxes = if is_tpu { softmax::softmaxes(module, scan) } else { Vec::new() };
+        Fixed { softmaxes, ..Fixed::new(scan, number, savable, sizes) }
+    };
+    (0u32..).zip(scans).map(of_scan).collect()
 }
 
 fn is_collective(opcode: Opcode) -> bool {

@@ -64,16 +64,15 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
     let is_product = |node: &u32| body.nodes[*node as usize].opcode.is_matmul();
     let mut found: Vec<Softmax> = Vec::new();
     for exponentials in of(Opcode::Exponential) {
-        let made = between(body, exponentials.node, |node| node.opcode.is_matmul());
+        let made = between(module, body, exponentials.node, |node| node.opcode.is_matmul());
         let Some((product, ways)) = made else { continue };
         let is_made_from = |weights: &&Stack| {
-            let made = between(body, weights.node, |own| own.opcode == Opcode::Exponential);
+            let made = between(module, body, weights.node, |own| own.opcode == Opcode::Exponential);
             made.is_some_and(|(node, _)| node == exponentials.node)
         };
         let Some(weights) = of(Opcode::Convert).find(is_made_from) else { continue };
         let gradient = exponentials.reads.iter().map(|read| read.last).max();
-        let multiplied = weights.reads.iter().filter(|read| read.feeds_product);
-        let multiplied = multiplied.map(|read| read.last).max();
+        let multiplied = weights.reads.iter().map(|read| read.last).max();
         let Some((gradient, multiplied)) = gradient.zip(multiplied) else { continue };
         if !is_of_stack(module, scan, product, weights) {
             continue;
@@ -92,9 +91,17 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
     found
 }
 
-/// The one node for which `is_end` holds that cheap work makes `node` from, not through a reduction, and the
-/// opcodes of that work.
-fn between(body: &Graph, node: u32, is_end: impl Fn(&Node) -> bool) -> Option<(u32, Vec<Opcode>)> {
+/// The one node for which `is_end` holds that cheap work makes `node` from, element by element, and the opcodes of
+/// that work.
+fn between(
+    module: &Module,
+    body: &Graph,
+    node: u32,
+    is_end: impl Fn(&Node) -> bool,
+) -> Option<(u32, Vec<Opcode>)> {
+    let shapes = module.shapes();
+    let elements = |node: u32| shapes.array(body.nodes[node as usize].shape)?.elements();
+    let count = elements(node);
     let mut end = None;
     let mut ways = Vec::new();
     let mut open = body.operands(node).to_vec();
@@ -107,8 +114,7 @@ fn between(body: &Graph, node: u32, is_end: impl Fn(&Node) -> bool) -> Option<(u
             end = Some(at);
             continue;
         }
-        let is_reduction = matches!(own.opcode, Opcode::Reduce | Opcode::ReduceWindow);
-        if own.element.is_some() || is_heavy(own.opcode) || is_reduction {
+        if own.element.is_some() || is_heavy(own.opcode) || elements(at) != count {
             continue;
         }
         if ways.len() >= MOST_BETWEEN {
