@@ -156,7 +156,8 @@ fn contracted(body: &Graph, is_part: &[bool]) -> (Vec<u32>, Csr) {
 
 /// The bytes that are in memory when a node runs again. Where one fusion makes scores of attention, their maxima
 /// and the exponentials, it leaves the exponentials and not the scores. With a mask, XLA for TPUs writes the
-/// scores when they run again, although one fusion makes all three in the forward pass.
+/// scores when they run again, although one fusion makes all three in the forward pass; more is written of
+/// softmaxes in the form of `softmax.rs`.
 fn bytes_again(scan: &Scan, node: u32, sizes: &[i64]) -> i64 {
     let body = &scan.body;
     let own = &body.nodes[node as usize];

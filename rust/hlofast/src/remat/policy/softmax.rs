@@ -9,7 +9,9 @@
 use super::graph::{Graph, Node};
 use super::scans::{Scan, is_heavy};
 use super::stacks::Stack;
-use crate::ir::{ArrayShape, Module, Opcode};
+use crate::ir::intern::BuildMix;
+use crate::ir::{ArrayShape, Module, Opcode, ShapeId};
+use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
 /// Limit on the nodes between a product and the weights made from it.
@@ -58,37 +60,40 @@ impl Softmax {
 /// The softmaxes of a scan of which one fusion makes the weights and the gradient of the scores.
 pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
     let body = &scan.body;
-    let of = |opcode: Opcode| {
-        scan.stacks.iter().filter(move |own| body.nodes[own.node as usize].opcode == opcode)
-    };
     let is_product = |node: &u32| body.nodes[*node as usize].opcode.is_matmul();
-    let mut found: Vec<Softmax> = Vec::new();
-    for exponentials in of(Opcode::Exponential) {
-        let made = between(module, body, exponentials.node, |node| node.opcode.is_matmul());
-        let Some((product, ways)) = made else { continue };
-        let is_made_from = |weights: &&Stack| {
-            let made = between(module, body, weights.node, |own| own.opcode == Opcode::Exponential);
-            made.is_some_and(|(node, _)| node == exponentials.node)
+    let is_exponential = |own: &&Stack| body.nodes[own.node as usize].opcode == Opcode::Exponential;
+    let stacks = scan.stacks.iter().filter(is_exponential).map(|own| (own.node, own));
+    let stacks: HashMap<u32, &Stack, BuildMix> = stacks.collect();
+    if stacks.is_empty() {
+        return Vec::new();
+    }
+    let elements = scan.back.nodes.iter().filter_map(|own| Some((own.element?, own.shape)));
+    let elements: HashMap<u32, ShapeId, BuildMix> = elements.collect();
+    let of_weights = |weights: &Stack| {
+        let own = &body.nodes[weights.node as usize];
+        let is_end = |own: &Node| own.opcode == Opcode::Exponential;
+        let (node, _) = match own.opcode {
+            Opcode::Convert => between(module, body, weights.node, is_end)?,
+            _ => return None,
         };
-        let Some(weights) = of(Opcode::Convert).find(is_made_from) else { continue };
-        let gradient = exponentials.reads.iter().map(|read| read.last).max();
-        let multiplied = weights.reads.iter().map(|read| read.last).max();
-        let Some((gradient, multiplied)) = gradient.zip(multiplied) else { continue };
-        if !is_of_stack(module, scan, product, weights) {
-            continue;
-        }
-        found.push(Softmax {
+        let exponentials = stacks.get(&node)?;
+        let (product, ways) = between(module, body, node, |own| own.opcode.is_matmul())?;
+        let gradient = exponentials.reads.iter().map(|read| read.last).max()?;
+        let multiplied = weights.reads.iter().map(|read| read.last).max()?;
+        let stack = *elements.get(weights.read_as.first()?)?;
+        let is_plain_form = is_layer_of(module, body.nodes[product as usize].shape, stack);
+        is_plain_form.then(|| Softmax {
             product,
-            exponentials: exponentials.node,
+            exponentials: node,
             weights: weights.node,
             mixed: body.users(weights.node).iter().copied().find(is_product),
             is_written: ways.iter().any(|own| !is_plain(*own)),
             needs_product: ways.contains(&Opcode::Tanh) && body.copies(product).is_empty(),
             gradient,
             multiplied,
-        });
-    }
-    found
+        })
+    };
+    scan.stacks.iter().filter_map(of_weights).collect()
 }
 
 /// The one node for which `is_end` holds that cheap work makes `node` from, element by element, and the opcodes of
@@ -132,13 +137,10 @@ fn is_plain(opcode: Opcode) -> bool {
     matches!(opcode, Broadcast | Constant | Convert | Subtract)
 }
 
-/// Whether a product has the dimensions of one layer of a stack, in their order.
-fn is_of_stack(module: &Module, scan: &Scan, product: u32, stack: &Stack) -> bool {
-    let shapes = module.shapes();
-    let is_stack = |own: &&Node| own.element.is_some_and(|own| stack.read_as.contains(&own));
-    let stack = scan.back.nodes.iter().find(is_stack).and_then(|own| shapes.array(own.shape));
-    let product = shapes.array(scan.body.nodes[product as usize].shape);
-    let (Some(stack), Some(product)) = (stack, product) else { return false };
+/// Whether a shape has the dimensions of one layer of a stack, in their order.
+fn is_layer_of(module: &Module, layer: ShapeId, stack: ShapeId) -> bool {
+    let array = |shape| module.shapes().array(shape);
+    let (Some(layer), Some(stack)) = (array(layer), array(stack)) else { return false };
     let sizes = |own: ArrayShape<'_>| own.dimensions().map(|size| size.bound()).collect::<Vec<_>>();
-    sizes(stack).get(1..) == Some(&sizes(product)[..])
+    sizes(stack).get(1..) == Some(&sizes(layer)[..])
 }

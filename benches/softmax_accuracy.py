@@ -1,0 +1,80 @@
+"""Compares peaks and recomputed FLOPs of attention under checkpoint policies with XLA's.
+
+    python benches/softmax_accuracy.py
+
+The steps of `tests/fixtures/make_softmaxes.py`: attention alone, in forms that the model was made
+with and forms that it was not. Prints the table of benches/README.md.
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import hlofast
+
+FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
+sys.path.insert(0, str(FIXTURES))
+
+import policy_texts  # noqa: E402 - found by the line above
+
+BUILT_IN = {
+    "nothing": "nothing_saveable",
+    "plain_dots": "dots_with_no_batch_dims_saveable",
+    "dots": "dots_saveable",
+}
+
+
+def errors(is_before: bool) -> dict[str, dict[tuple[str, str], tuple[float, bool]]]:
+    """By form, chip and policy: the error of the peak, and whether recomputed FLOPs are XLA's."""
+    lines = (FIXTURES / "policies" / "softmaxes.jsonl").read_text().splitlines()
+    texts = policy_texts.unpack("softmaxes")
+    found: dict[str, dict[tuple[str, str], tuple[float, bool]]] = {}
+    for record in map(json.loads, lines):
+        if record["policy"] == "none":
+            continue
+        form, chip = record["program"].rsplit("_", 1)
+        text = texts[f"{record['program']}.none{'.before' * is_before}"]
+        policies = hlofast.loads(text).with_context(device=f"tpu-{chip}").remat().policies
+        if policies is None:
+            sys.exit(f"{record['program']}: no policies")
+        own = policies.policy(BUILT_IN[record["policy"]])
+        is_same = own.recomputed_flops == record["recomputed_flops"]
+        error = own.peak / record["peak"] - 1
+        found.setdefault(form, {})[chip, record["policy"]] = error, is_same
+    return found
+
+
+def main() -> None:
+    """Prints the tables."""
+    for is_before in (False, True):
+        known = errors(is_before)
+        title = f"{'before' if is_before else 'after'} optimisation"
+        policies = " | ".join(
+            f"{chip}, {policy}" for policy in BUILT_IN for chip in ("v5e", "v5p", "v6e")
+        )
+        print(f"| {title} | {policies} |")
+        print("|---" * 10 + "|")
+        for form, own in known.items():
+            cells = [
+                f"{own[chip, policy][0]:+.1%}"
+                for policy in BUILT_IN
+                for chip in ("v5e", "v5p", "v6e")
+            ]
+            print(f"| `{form}` | {' | '.join(cells)} |")
+        for label, is_fitted in (("made with", True), ("unseen", False)):
+            forms = [
+                own for form, own in known.items() if (form in policy_texts.SOFTMAXES) == is_fitted
+            ]
+            rows = [row for own in forms for row in own.values()]
+            sizes = [abs(error) for error, _ in rows]
+            print(
+                f"{label}: {len(rows)} peaks, median {statistics.median(sizes):.1%}, "
+                f"within 5 % {sum(own <= 0.05 for own in sizes)}, "
+                f"within 12 % {sum(own <= 0.12 for own in sizes)}, worst {max(sizes):.1%}; "
+                f"FLOPs as XLA's {sum(is_same for _, is_same in rows)}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Checkpoint policies of attention, by the form in which a program writes its softmax."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+BUILT_IN = {
+    "nothing": "nothing_saveable",
+    "plain_dots": "dots_with_no_batch_dims_saveable",
+    "dots": "dots_saveable",
+}
+LINES = (FIXTURES / "policies" / "softmaxes.jsonl").read_text().splitlines()
+RECORDS = {(own["program"], own["policy"]): own for own in map(json.loads, LINES)}
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, bytes]:
+    return policy_texts.unpack("softmaxes")
+
+
+def policies_of(texts: dict[str, bytes], program: str, is_before: bool = False) -> Any:
+    module = hlofast.loads(texts[f"{program}.none{'.before' * is_before}"])
+    policies = module.with_context(device=f"tpu-{program.rsplit('_', 1)[1]}").remat().policies
+    assert policies is not None
+    return policies
+
+
+@pytest.mark.parametrize("policy", BUILT_IN)
+@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
+@pytest.mark.parametrize("form", ["causal", "capped", "heads_first", "added_mask", "window"])
+def test_exponentials_weights_and_gradient_are_in_memory_together(
+    texts: dict[str, bytes], form: str, chip: str, policy: str
+) -> None:
+    program = f"{form}_{chip}"
+    truth = RECORDS[program, policy]["peak"]
+    peak = policies_of(texts, program).policy(BUILT_IN[policy]).peak
+    assert peak == pytest.approx(truth, rel=0.09)
+    before = policies_of(texts, program, is_before=True).policy(BUILT_IN[policy]).peak
+    assert before == pytest.approx(truth, rel=0.05)
+
+
+@pytest.mark.parametrize("chip", ["v5p", "v6e"])
+def test_without_a_mask_the_product_takes_the_place_of_exponentials(
+    texts: dict[str, bytes], chip: str
+) -> None:
+    causal, unmasked = (
+        policies_of(texts, f"{form}_{chip}").policy("nothing_saveable").peak
+        for form in ("causal", "unmasked")
+    )
+    wide, narrow = (RECORDS[f"{form}_{chip}", "nothing"]["peak"] for form in ("causal", "unmasked"))
+    assert causal - unmasked == pytest.approx(wide - narrow, rel=0.15)
+
+
+def test_scores_computed_twice_by_a_fusion_run_twice_again(texts: dict[str, bytes]) -> None:
+    """XLA for v6e computes them for their maxima and once more for the exponentials."""
+    policies = policies_of(texts, "causal_v6e")
+    for policy in ("nothing", "plain_dots"):
+        again = policies.policy(BUILT_IN[policy]).recomputed_flops
+        assert again == RECORDS["causal_v6e", policy]["recomputed_flops"]
+    once = policies_of(texts, "causal_v5e").policy("nothing_saveable").recomputed_flops
+    assert policies.policy("nothing_saveable").recomputed_flops > once
