@@ -9,7 +9,7 @@ use super::graph::{Graph, MOST_ROWS};
 use super::scans::{MOST_REARRANGED, Scan, Stack, is_heavy, is_rearrangement, node_of};
 use crate::flow::{has_compiler_clones, is_compiler_clone};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::ir::{ComputationId, ElementType, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -86,7 +86,7 @@ impl Timeline {
             for (graph, id) in [(&scan.body, scan.body_id), (&scan.back, scan.back_id)] {
                 join_clones(module, graph, id, (values, u32::MAX), &mut changes);
             }
-            timeline.shared.push(shared_by(scan, memory, values, sizes));
+            timeline.shared.push(shared_by(module, scan, memory, values, sizes));
             let place = module.computation_of(scan.outer()[0]);
             if places.contains(&place) {
                 continue;
@@ -331,7 +331,13 @@ pub fn joined(values: &[LiveValue], clones: &[usize]) -> (RangeInclusive<u32>, i
 
 /// Values of the backward body of `scan` that several products read and that expensive stacked values
 /// make, if no row keeps them.
-fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) -> Vec<Shared> {
+fn shared_by(
+    module: &Module,
+    scan: &Scan,
+    memory: &Memory,
+    values: &[LiveValue],
+    sizes: &[i64],
+) -> Vec<Shared> {
     let graph = &scan.back;
     let mut costly: HashMap<u32, u32, BuildMix> = HashMap::default();
     for stack in &scan.stacks {
@@ -369,6 +375,9 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
         if known.contains(&(first, last, bytes)) {
             continue;
         }
+        if is_read_wide(module, graph, number) {
+            continue;
+        }
         let mut stacks = Vec::new();
         let mut mixes = false;
         let mut stack = vec![number];
@@ -396,6 +405,13 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
         }
     }
     shared
+}
+
+/// Whether products read a value in float32.
+fn is_read_wide(module: &Module, graph: &Graph, node: u32) -> bool {
+    let array = module.shapes().array(graph.nodes[node as usize].shape);
+    array.is_some_and(|own| own.element_type == ElementType::F32)
+        && graph.users(node).iter().any(|own| graph.nodes[*own as usize].opcode.is_matmul())
 }
 
 /// The distinct steps of the products that read a value, ascending.

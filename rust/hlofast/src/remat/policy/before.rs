@@ -69,7 +69,7 @@ pub fn scans_before(
     let mut budget = MOST_ROWS;
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
     let LaidOut { changes, rows, mut scans, may_wait, early } =
-        lay_out(module, cost, local, (places, wait), budget)?;
+        lay_out(module, cost, local, (places, attribution.phases(module), wait), budget)?;
     scans.sort_by_key(|scan| scan.forward);
     match scans.is_empty() {
         true => Err(NoPolicies::NoLayers),

@@ -374,11 +374,35 @@ impl Builder<'_, '_> {
                     }
                 }
             }
+            Opcode::DynamicSlice if self.is_scattered(row, outer) => {
+                self.scattered(row, outer, &operand(0))
+            }
             _ => {
                 let given: Vec<Value> = operands.iter().map(read).collect();
                 self.opaque(row, outer, opcode, &given)
             }
         })
+    }
+
+    /// Whether a row is the result of a fusion and takes a part of what an all-reduce in it sums up: so XLA for
+    /// TPUs writes a reduce-scatter, whose whole sum is nowhere in memory.
+    fn is_scattered(&self, row: Row, outer: Option<Row>) -> bool {
+        let module = self.module;
+        let sum = module.operands(row).first().map(|own| Row(*own));
+        let is_result = || module.computation(module.computation_of(row)).root == row.0;
+        outer.is_some()
+            && sum.is_some_and(|sum| module.opcode(sum) == Opcode::AllReduce)
+            && is_result()
+    }
+
+    /// A reduce-scatter that is written as an all-reduce, whose node is `sum`, and a slice.
+    fn scattered(&mut self, row: Row, outer: Option<Row>, sum: &Value) -> Value {
+        let Some(sum) = sum.node() else { return Value::Nothing };
+        let read = self.graph.operands(sum).to_vec();
+        let own = &mut self.graph.nodes[sum as usize];
+        own.opcode = Opcode::Bitcast;
+        let of = own.row;
+        self.node(of, outer, Opcode::ReduceScatter, self.module.shape(row), read)
     }
 
     /// Notes the sharding or the memory space that a custom call gives to a value.

@@ -69,10 +69,13 @@ pub fn lay_out_layers(
     layout.mark_transfers(graph);
     let origins = origins(graph);
     let is_in_layer = |node: u32| layer[node as usize].is_some();
-    let is_sum = sums(&layout, graph, is_in_layer, &origins);
+    let mut is_sum = sums(&layout, graph, is_in_layer, &origins);
+    for (own, is_handed_on) in is_sum.iter_mut().zip(handed_on(graph, layer, &origins)) {
+        *own |= is_handed_on;
+    }
     let transfers = Transfers::of(graph, layout.local, true);
     let is_kept = kept_for_both(graph, transfers);
-    let own = shared(graph, |node, a, b| {
+    let own = shared(layout.module, graph, |node, a, b| {
         let are_together = is_kept[node as usize] || is_later(phases, a) == is_later(phases, b);
         are_together && is_in_layer(a) && is_in_layer(b)
     });
@@ -307,6 +310,19 @@ pub fn is_softmax(graph: &Graph) -> Vec<bool> {
     found
 }
 
+/// By node: whether it is a sum that a layer or its backward part hands on to another one, and that several read.
+/// XLA does not add up once more, in the fusions that read it, what all layers before have added.
+fn handed_on(graph: &Graph, layer: &[Option<u32>], origins: &[Origin]) -> Vec<bool> {
+    let is_its = |node: u32| {
+        let at = node as usize;
+        let is_sum = graph.nodes[at].opcode == Opcode::Add && origins[at] == Origin::Values;
+        let users = graph.users(node);
+        let mut others = users.iter().filter_map(|user| layer[*user as usize]);
+        is_sum && users.len() > 1 && layer[at].is_some_and(|own| others.any(|user| user != own))
+    };
+    (0..graph.nodes.len() as u32).map(is_its).collect()
+}
+
 /// By node: whether it is the sum of a product that nothing else reads, with or without a bias, and of
 /// another value, so that XLA adds it to the product in one operation.
 fn sums(
@@ -328,9 +344,28 @@ fn sums(
         }
         origins[at as usize] != Origin::Values
     };
-    // The product that is added, if any.
+    // The product that is added, if any. One that is scaled first, as layers with scales do, may be read by the
+    // gradient of the scale too.
     let product = |node: u32| {
         let is_alone = graph.users(node).len() == 1;
+        let opcode = |own: u32| graph.nodes[own as usize].opcode;
+        let biased = |own: u32| match graph.operands(own) {
+            _ if opcode(own).is_matmul() => Some(own),
+            [a, b] | [b, a]
+                if opcode(own) == Opcode::Add && opcode(*a).is_matmul() && is_bias(*b) =>
+            {
+                Some(*a)
+            }
+            _ => None,
+        };
+        let scaled = match graph.operands(node) {
+            [a, b] if opcode(node) == Opcode::Multiply && is_alone && is_bias(*b) => biased(*a),
+            [b, a] if opcode(node) == Opcode::Multiply && is_alone && is_bias(*b) => biased(*a),
+            _ => None,
+        };
+        if scaled.is_some() {
+            return scaled;
+        }
         match graph.operands(node) {
             _ if is_plain(node) => Some(node),
             _ if graph.nodes[node as usize].opcode != Opcode::Add || !is_alone => None,

@@ -11,6 +11,7 @@ use super::run_order::{Transfers, order, shared};
 use super::scans::{Scan, is_heavy, stacked};
 use super::value::Value;
 use crate::cost::Cost;
+use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::shares::Local;
@@ -41,11 +42,11 @@ pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
-    (places, wait): (Places, bool),
+    (places, phases, wait): (Places, &[Phase], bool),
     budget: usize,
 ) -> Result<LaidOut, NoPolicies> {
     let mut layout = Layout::new(module, cost, local, places, budget);
-    layout.wait = wait;
+    (layout.phases, layout.wait) = (phases, wait);
     let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
     let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
@@ -144,6 +145,8 @@ pub struct Layout<'a> {
     may_wait: bool,
     pub early: Vec<(RangeInclusive<u32>, i64)>,
     converts_weights: bool,
+    /// By row: its phase, in a module whose layers are in loops.
+    phases: &'a [Phase],
     /// Why the model does not cover the module.
     unknown: Option<NoPolicies>,
 }
@@ -173,6 +176,7 @@ impl<'a> Layout<'a> {
             may_wait: false,
             early: Vec::new(),
             converts_weights: false,
+            phases: &[],
             unknown: None,
         }
     }
@@ -275,7 +279,9 @@ impl Layout<'_> {
         self.may_wait |= may_wait;
         // By loop in a layer: the step at which it begins.
         let mut began: HashMap<Row, u32, BuildMix> = HashMap::default();
-        for node in order(graph, may_wait && self.wait) {
+        let phases = self.phases;
+        let is_forward = |row: Row| phases.get(row.0 as usize) == Some(&Phase::Forward);
+        for node in order(graph, may_wait && self.wait, is_forward) {
             let own = graph.nodes[node as usize];
             if let Some(row) = graph.within.get(&node).copied()
                 && !began.contains_key(&row)
@@ -419,7 +425,7 @@ impl Layout<'_> {
             Some(mut inner) if depth < DEEPEST => {
                 if self.places.groups.binary_search(&row).is_ok() {
                     self.mark_transfers(&mut inner);
-                    let own = shared(&inner, |_, _, _| true);
+                    let own = shared(self.module, &inner, |_, _, _| true);
                     inner.shared.extend(own);
                     mark_slices(&mut inner);
                 }
@@ -429,7 +435,7 @@ impl Layout<'_> {
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
                 self.mark_transfers(&mut graph);
-                let own = shared(&graph, |_, _, _| true);
+                let own = shared(self.module, &graph, |_, _, _| true);
                 graph.shared.extend(own);
                 share_states(&mut graph);
                 graph

@@ -93,6 +93,17 @@ fn is_named_product(module: &Module, row: Row) -> bool {
     components(module, row).next().is_some_and(|last| PRODUCTS.contains(&last))
 }
 
+/// Whether a multiplication is a `dot_general` of the program that sums up nothing, such as an einsum takes
+/// between two others of three operands: JAX's policies save it as any other.
+pub fn is_product_without_sum(module: &Module, graph: &Graph, node: u32) -> bool {
+    let is_named = |node: u32, opcode: Opcode| {
+        let own = &graph.nodes[node as usize];
+        own.opcode == opcode && is_named_product(module, own.row)
+    };
+    is_named(node, Opcode::Multiply)
+        && !graph.users(node).iter().any(|user| is_named(*user, Opcode::Reduce))
+}
+
 /// The product of whose value `node` is the last step. The partitioner adds up partial products, and
 /// a product whose operands arrive in parts is written in parts, under the name of the product.
 pub fn product_of(module: &Module, graph: &Graph, node: u32) -> Option<u32> {

@@ -80,7 +80,9 @@ pub fn layers(
         return None;
     }
     finder.order();
-    let forward = finder.forward();
+    let firsts: HashSet<u32, BuildMix> =
+        found.iter().filter_map(|kind| kind.layers.first()).copied().collect();
+    let forward = finder.forward(&firsts);
     let assigned = finder.backward(&forward);
     names.kinds = found;
     names.set(kind_of, graph.nodes.iter().map(|node| node.row).zip(assigned));
@@ -141,6 +143,7 @@ impl Finder<'_> {
                 break;
             }
         }
+        let own = self.connected(groups, &own);
         self.layer.fill(None);
         let mut kind = Vec::with_capacity(own.len());
         for at in &own {
@@ -153,6 +156,46 @@ impl Finder<'_> {
             return None;
         }
         Some((layers, kind))
+    }
+
+    /// The most of these groups that depend on each other: two stacks of layers of which neither reads the other,
+    /// such as the towers of images and of words, are two kinds although they have as many layers.
+    fn connected(&self, groups: &[Vec<u32>], own: &[usize]) -> Vec<usize> {
+        let mut group_of: HashMap<u32, usize, BuildMix> = HashMap::default();
+        for (number, at) in own.iter().enumerate() {
+            group_of.extend(groups[*at].iter().map(|node| (*node, number)));
+        }
+        // By group: one that it depends on or that depends on it, up to one that is its own.
+        let mut joined: Vec<usize> = (0..own.len()).collect();
+        let root = |joined: &[usize], mut at: usize| {
+            while joined[at] != at {
+                at = joined[at];
+            }
+            at
+        };
+        // By node: the groups whose matmuls it depends on without matmuls of others between.
+        let mut read: Vec<Vec<usize>> = Vec::with_capacity(self.graph.nodes.len());
+        for at in 0..self.graph.nodes.len() {
+            let operands = self.graph.operands(at as u32).iter().filter(|_| self.is_forward(at));
+            let mut from: Vec<usize> = operands
+                .flat_map(|own| &read[*own as usize])
+                .map(|own| root(&joined, *own))
+                .collect();
+            from.sort_unstable();
+            from.dedup();
+            if let Some(number) = group_of.get(&(at as u32)) {
+                let to = root(&joined, *number);
+                from.iter().for_each(|own| joined[*own] = to);
+                from = vec![to];
+            }
+            read.push(from);
+        }
+        let roots: Vec<usize> = (0..own.len()).map(|at| root(&joined, at)).collect();
+        let size = |of: usize| roots.iter().filter(|own| **own == of).count();
+        let Some(most) = roots.iter().copied().rev().max_by_key(|own| size(*own)) else {
+            return Vec::new();
+        };
+        own.iter().zip(&roots).filter(|(_, root)| **root == most).map(|(own, _)| *own).collect()
     }
 
     /// Whether a matmul depends on its layer or the one before, and on no later one.
@@ -189,8 +232,8 @@ impl Finder<'_> {
         }
     }
 
-    /// By node of the forward pass: its layer.
-    fn forward(&self) -> Vec<Option<u32>> {
+    /// By node of the forward pass: its layer; `firsts` are the first layers of their kinds.
+    fn forward(&self, firsts: &HashSet<u32, BuildMix>) -> Vec<Option<u32>> {
         let count = self.graph.nodes.len();
         let nodes = move || (0..count).filter(move |at| self.is_forward(*at));
         let is_between = |at: usize| match (self.before[at], self.after[at]) {
@@ -202,8 +245,8 @@ impl Finder<'_> {
         // Rows that the compiler adds have no name by which they could be told apart.
         starts.retain(|((scope, ..), ..)| *scope != ScopeTree::ROOT);
         let known: HashSet<u32, BuildMix> = self.layer.iter().flatten().copied().collect();
-        let is_first = |layer: u32| !layer.checked_sub(1).is_some_and(|own| known.contains(&own));
-        let follows = |layer: u32| known.contains(&(layer + 1));
+        let is_first = |layer: u32| firsts.contains(&layer);
+        let follows = |layer: u32| known.contains(&(layer + 1)) && !is_first(layer + 1);
         // Before the first layer and after the last one only work like that of other layers is theirs.
         let is_inside = |at: usize| match (self.before[at], self.after[at]) {
             (Some(_), Some(_)) => true,
@@ -239,7 +282,7 @@ impl Finder<'_> {
                     inner.filter_map(|own| found[own]).max()
                 }
                 (Some(before), None) if inside.contains(&like) => match is_start {
-                    true => Some(before + 1).filter(|next| known.contains(next)),
+                    true => Some(before + 1).filter(|_| follows(before)),
                     false => read.max(Some(before)),
                 },
                 (Some(before), None) if follows(before) => read.max(Some(before)),

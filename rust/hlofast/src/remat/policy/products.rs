@@ -5,7 +5,7 @@
 //! additions and a collective in the text. The last of these is the program's value.
 
 use super::graph::Graph;
-use super::named::{product_in, product_of};
+use super::named::{is_product_without_sum, product_in, product_of};
 use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row, ShapeId};
@@ -51,7 +51,10 @@ impl Products {
             if graph.nodes[at].element.is_some() {
                 continue;
             }
-            of[at] = product_of(module, graph, node);
+            of[at] = match is_product_without_sum(module, graph, node) {
+                true => Some(node),
+                false => product_of(module, graph, node),
+            };
             let is_sum = of[at].is_some_and(|of| of != node) || is_part[at];
             if is_sum && !graph.nodes[at].opcode.is_matmul() {
                 let parts = graph.operands(node).iter();

@@ -10,9 +10,10 @@
 use super::graph::Graph;
 use super::groups::chain;
 use super::scans::{is_heavy, is_rearrangement, is_unchanged};
+use super::value::Value;
 use crate::cost::matmul::contraction;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{ElementType, Module, Opcode, Row};
 use crate::shares::Local;
 use hashbrown::HashMap;
 
@@ -92,7 +93,15 @@ pub fn gathered_weights<'a>(
 /// The cheap values that several products read, which XLA computes once: not slices of stacks, which
 /// are in memory already. `are_together` tells whether two products that read a value use
 /// what one step computes.
-pub fn shared(graph: &Graph, are_together: impl Fn(u32, u32, u32) -> bool) -> Vec<u32> {
+pub fn shared(
+    module: &Module,
+    graph: &Graph,
+    are_together: impl Fn(u32, u32, u32) -> bool,
+) -> Vec<u32> {
+    let is_wide = |node: u32| {
+        let array = module.shapes().array(graph.nodes[node as usize].shape);
+        array.is_some_and(|own| own.element_type == ElementType::F32)
+    };
     let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
     let are_several = |node: u32| {
         let products = graph.users(node).iter().filter(is_product);
@@ -102,7 +111,7 @@ pub fn shared(graph: &Graph, are_together: impl Fn(u32, u32, u32) -> bool) -> Ve
     let is_shared = |node: &u32| {
         let own = &graph.nodes[*node as usize];
         let is_cheap = own.element.is_none() && !is_heavy(own.opcode);
-        if !is_cheap || !are_several(*node) {
+        if !is_cheap || !are_several(*node) || is_wide(*node) {
             return false;
         }
         let mut at = *node;
@@ -173,13 +182,24 @@ fn has_two_sides(module: &Module, graph: &Graph, node: u32) -> bool {
 
 /// The order in which the nodes of a graph run: text order, but products, and what only goes into a
 /// stack, run as soon as their operands are there. `is_late` tells whether products that nothing else in
-/// the graph needs, which are gradients of weights, run last.
-pub fn order(graph: &Graph, is_late: bool) -> Vec<u32> {
+/// the graph needs, which are gradients of weights, run last; `is_forward` whether a row is of the forward
+/// pass. What is scattered by labels alone, for the gradient of a loss, keeps its place.
+pub fn order(graph: &Graph, is_late: bool, is_forward: impl Fn(Row) -> bool) -> Vec<u32> {
     let count = graph.nodes.len();
     // Whether a node is a product or stacks a value, or only serves such nodes.
     let mut is_sink = vec![false; count];
     // Whether other products, or what the body hands on, need a node.
     let mut is_needed = vec![false; count];
+    // Whether products or loops need a node, and whether it is made from any.
+    let mut serves = vec![false; count];
+    let mut is_made = vec![false; count];
+    for node in 0..count as u32 {
+        let is_work = |own: u32| {
+            graph.nodes[own as usize].opcode.is_matmul() || graph.states.contains_key(&own)
+        };
+        let mut operands = graph.operands(node).iter();
+        is_made[node as usize] = is_work(node) || operands.any(|own| is_made[*own as usize]);
+    }
     let is_stacking = |node: u32| graph.nodes[node as usize].opcode == Opcode::DynamicUpdateSlice;
     let mut ends = Vec::new();
     graph.root.leaves(&mut ends, &mut 0);
@@ -197,8 +217,18 @@ pub fn order(graph: &Graph, is_late: bool) -> Vec<u32> {
                 Opcode::DynamicUpdateSlice => users.is_empty(),
                 // Products free their operands, such as the logits in the gradient of a head.
                 _ if is_product => true,
+                // So do sums of products that only the loss needs, which the text has last.
+                Opcode::Reduce if is_made[node as usize] && is_forward(own.row) => {
+                    !serves[node as usize]
+                        || users.iter().all(|user| is_sink[*user as usize]) && !users.is_empty()
+                }
                 _ => !users.is_empty() && users.iter().all(|user| is_sink[*user as usize]),
             };
+        if serves[node as usize] || is_product || is_in_loop || graph.states.contains_key(&node) {
+            graph.operands(node).iter().for_each(|own| serves[*own as usize] = true);
+            let states = graph.states.get(&node).into_iter().flatten();
+            states.filter_map(Value::node).for_each(|own| serves[own as usize] = true);
+        }
         if is_needed[node as usize] || is_product || is_in_loop {
             graph.operands(node).iter().for_each(|own| is_needed[*own as usize] = true);
         }
@@ -222,7 +252,7 @@ pub fn order(graph: &Graph, is_late: bool) -> Vec<u32> {
         let is_product = graph.nodes[at].opcode.is_matmul();
         if is_late && is_product && !is_needed[at] {
             after[at] = count as u32;
-        } else if is_sink[at] {
+        } else if is_sink[at] && (is_made[at] || graph.nodes[at].opcode != Opcode::Scatter) {
             after[at] = ready;
         } else {
             after[at] = ready.max(node);
