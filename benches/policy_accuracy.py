@@ -12,7 +12,8 @@ before optimisation from a folder, into which `make_policies.py --lower` writes 
 of the committed ones. Step times are compared with the time model on the text that was compiled
 under the policy; `--groups` judges those of layers in groups on more texts, which
 `make_policies.py --out DIR --only groups` writes, and `--unlike` those of train steps unlike the
-others, which `make_unlike.py --out DIR` and `make_unlike2.py --out DIR` compile with nothing saved.
+others, which `make_unlike.py --out DIR` and `make_unlike2.py --out DIR` compile with nothing saved,
+and the peaks of those of them whose texts are not committed.
 """
 
 from __future__ import annotations
@@ -313,16 +314,23 @@ def chosen() -> list[str]:
     return lines
 
 
-def unlike(name: str) -> list[str]:
-    """Peaks of a set of train steps of `make_unlike.py` or `make_unlike2.py`: one line each."""
+def unlike(name: str, folder: Path | None = None) -> list[str]:
+    """Peaks of a set of train steps of `make_unlike.py` or its siblings: a line each, one for all.
+
+    Texts that are not committed are read from `folder`.
+    """
     lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     peaks = {(own["program"], own["policy"]): own.get("used", own["peak"]) for own in records}
     texts = policy_texts.unpack(name)
     found = []
+    known: dict[str, list[float]] = {}
     for program in dict.fromkeys(own["program"] for own in records):
         parts = []
         for suffix, label in ((".none", "after optimisation"), (".none.before", "before")):
+            place = None if folder is None else folder / f"{program}{suffix}.txt"
+            if program + suffix not in texts and place is not None and place.exists():
+                texts[program + suffix] = place.read_bytes()
             if program + suffix not in texts:
                 continue
             module = hlofast.loads(texts[program + suffix])
@@ -343,10 +351,24 @@ def unlike(name: str) -> list[str]:
                 for policy, own in found_peaks.items()
                 if own is not None
             ]
+            size = "large" if program.endswith("_large") else "all others"
+            known.setdefault(f"{label}, {size}", []).extend(
+                abs(own / peaks[program, policy] - 1)
+                for policy, own in found_peaks.items()
+                if own is not None and policy in BUILT_IN
+            )
             if policies is None:
                 errors.append("policies not modelled")
             parts.append(f"{label} {', '.join(errors)}")
-        found.append(f"{program}: {'; '.join(parts)}")
+        if parts:
+            found.append(f"{program}: {'; '.join(parts)}")
+    for label, errors in sorted(known.items()):
+        if errors:
+            counts = [sum(error <= most for error in errors) for most in (0.05, 0.12)]
+            found.append(
+                f"{label}: {len(errors)} peaks, median {statistics.median(errors):.1%}, "
+                f"{counts[0]} within 5 %, {counts[1]} within 12 %, worst {max(errors):.1%}"
+            )
     return found
 
 
@@ -533,8 +555,8 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    for name in ("unlike", "unlike2", "unlike3", "functions"):
-        print(f"train steps unlike the others: {name}", *unlike(name), sep="\n  ")
+    for name in ("unlike", "unlike2", "unlike3", "unlike4", "functions"):
+        print(f"train steps unlike the others: {name}", *unlike(name, given.unlike), sep="\n  ")
     print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
     parts = {"fitted": (False,), "held out": (True,), "both": (False, True)}
