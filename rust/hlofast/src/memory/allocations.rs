@@ -34,15 +34,21 @@ pub(super) struct Allocations {
 const MOST_BITS: usize = 8 << 20;
 
 impl Use {
-    /// The blocks of the steps that the use goes on after, each with the bits of these steps.
-    fn bits(self) -> impl Iterator<Item = (usize, u64)> {
-        let (first, end) = (self.start as usize, (self.end as usize).max(self.start as usize));
-        let blocks = if first < end { first / 64..end.div_ceil(64) } else { 0..0 };
-        blocks.map(move |block| {
-            let from = first.saturating_sub(64 * block);
-            let left = 64usize.saturating_sub(end - 64 * block);
-            (block, u64::MAX << from & u64::MAX >> left)
-        })
+    /// Calls `each` with the blocks of the steps that the use goes on after, and the bits of these steps.
+    #[inline]
+    fn each_block(self, mut each: impl FnMut(usize, u64)) {
+        if self.start >= self.end {
+            return;
+        }
+        let (from, to) = (self.start as usize, self.end as usize - 1);
+        let (first, last) = (from / 64, to / 64);
+        let (after, before) = (u64::MAX << (from % 64), u64::MAX >> (63 - to % 64));
+        if first == last {
+            return each(first, after & before);
+        }
+        each(first, after);
+        (first + 1..last).for_each(|block| each(block, u64::MAX));
+        each(last, before);
     }
 }
 
@@ -78,7 +84,9 @@ impl Allocation {
 impl Allocations {
     /// No allocations of a program with `steps` steps, of which `tries` may be examined.
     pub fn new(steps: usize, tries: usize) -> Self {
-        let blocks = vec![Vec::new(); steps / 64 + 1];
+        // Most programs have few allocations.
+        const FEW: usize = 32;
+        let blocks: Vec<Vec<u64>> = (0..steps / 64 + 1).map(|_| Vec::with_capacity(FEW)).collect();
         let room = MOST_BITS / 8 / blocks.len();
         Self { list: Vec::new(), blocks, room, tries, wanted: Vec::new() }
     }
@@ -90,7 +98,9 @@ impl Allocations {
     /// Says for which uses the next calls ask.
     pub fn ask(&mut self, uses: &[Use]) {
         self.wanted.clear();
-        self.wanted.extend(uses.iter().flat_map(|alive| alive.bits()));
+        for alive in uses {
+            alive.each_block(|block, bits| self.wanted.push((block, bits)));
+        }
     }
 
     /// Whether a use that is asked for has a bit in common with allocation `index`.
@@ -162,10 +172,13 @@ impl Allocations {
 
     pub fn extend(&mut self, index: usize, uses: &[Use]) {
         self.list[index].extend(uses);
-        for (block, bits) in uses.iter().flat_map(|alive| alive.bits()) {
-            if let Some(used) = self.blocks.get_mut(block).and_then(|block| block.get_mut(index)) {
-                *used |= bits;
-            }
+        for alive in uses {
+            alive.each_block(|block, bits| {
+                let block = self.blocks.get_mut(block);
+                if let Some(used) = block.and_then(|block| block.get_mut(index)) {
+                    *used |= bits;
+                }
+            });
         }
     }
 }
@@ -176,15 +189,20 @@ mod tests {
 
     #[test]
     fn uses_have_bits_in_common_if_they_overlap_in_more_than_one_step() {
-        let bits = |start: u32, end: u32| Use { start, end, value: 0 }.bits();
+        let bits = |start: u32, end: u32| {
+            let mut all = Vec::new();
+            Use { start, end, value: 0 }.each_block(|block, bits| all.push((block, bits)));
+            all
+        };
         let ends = [0, 1, 2, 62, 63, 64, 65, 127, 128, 129, 200];
         let uses = || ends.iter().flat_map(|start| ends.iter().map(move |end| (*start, *end)));
         for (start, end) in uses().filter(|(start, end)| start <= end) {
             for (other, last) in uses().filter(|(start, end)| start <= end) {
                 let overlaps = start.max(other) < end.min(last);
-                let mut both =
-                    bits(start, end).flat_map(|own| bits(other, last).map(move |b| (own, b)));
-                let is_met = both.any(|(own, other)| own.0 == other.0 && own.1 & other.1 != 0);
+                let (own, other_bits) = (bits(start, end), bits(other, last));
+                let is_met = own.iter().any(|(block, bits)| {
+                    other_bits.iter().any(|(at, own)| at == block && bits & own != 0)
+                });
                 assert_eq!(is_met, overlaps, "{start}..{end}, {other}..{last}");
             }
         }
