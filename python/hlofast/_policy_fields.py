@@ -127,7 +127,7 @@ ERROR = (
 )
 ACCEPTED = (
     "a policy marked tight may be faster and may not fit; of 964 policies compiled for TPUs XLA "
-    "accepted 98 % where the modelled peak left 10 % free, 91 % where it left 5 %, and 56 % where "
+    "accepted 98 % where the modelled peak left 10 % free, 91 % where it left 5 %, and 55 % where "
     "it left nothing"
 )
 ACCEPTED_BEFORE = (
