@@ -31,6 +31,8 @@ DEVICES = {
     "tied": "tpu-v5e",
 }
 TWINS = {
+    "decoder.none": "decoder.saved",
+    "experts.none": "experts.split_table",
     "decoder.summed_again": "decoder.summed_once",
     "encoder.checkpoint_twice": "encoder.checkpoint_once",
     "tied.summed_again": "tied.checkpoint_once",
@@ -54,6 +56,7 @@ PROMISES = (
     ("encoder.checkpoint_twice", ("recomputed-twice",), "flops"),
     ("decoder.summed_again", ("recomputed-collectives",), "payload"),
     ("tied.summed_again", ("recomputed-collectives",), "payload"),
+    ("decoder.none", ("recomputed-collectives",), "payload"),
     ("decoder.wide_product", ("float32-activations",), "payload"),
     ("tied.wide_product", ("float32-activations",), "payload"),
     ("tied.wide_stream", ("float32-activations",), "payload"),
@@ -63,6 +66,7 @@ PROMISES = (
     ("experts.one_hot", ("one-hot-matmul",), "flops"),
     ("tied.one_hot", ("one-hot-matmul",), "flops"),
     ("decoder.whole_moments", ("replicated-parameter",), "peak"),
+    ("experts.none", ("replicated-parameter",), "peak"),
     ("experts.whole_moments", ("replicated-parameter",), "peak"),
     ("tied.whole_state", ("replicated-parameter",), "peak"),
     ("tied.undonated", ("undonated-state",), "peak"),

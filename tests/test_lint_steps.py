@@ -35,10 +35,12 @@ LOW = {
 }
 """Promises that are lower, and by how much at most."""
 CLEAN = {
-    "decoder.none": {"recomputed-collectives", "full-rematerialisation"},
+    "decoder.none": {"recomputed-collectives"},
+    "decoder.saved": set(),
     "encoder.none": set(),
     # The table of the tokens is replicated over `expert`.
     "experts.none": {"recomputed-collectives", "replicated-parameter"},
+    "experts.split_table": {"recomputed-collectives"},
     "tied.none": set(),
 }
 """Twins, and the rules that have findings there which are none of the planted faults."""

@@ -43,11 +43,13 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     sites.extend(cuts.filter_map(|cut| cut_again(program, &offsets, &cut)));
 }
 
-/// Whether the gather is one for a matmul of the backward pass, or has no name where others have.
+/// Whether the gather is one for a matmul of the backward pass or for a sum of gradients, which no line of
+/// the program computes, or has no name where others have.
 fn is_for_gradient(program: &Program<'_>, cut: &Cut<'_>) -> bool {
     let Some(name) = program.op_name(cut.collective.row) else { return program.has_phases() };
     let is_backward = program.runs_of(cut.collective).phase == Phase::Backward;
-    is_backward && name.ends_with(b"/dot_general")
+    // JAX names sums of gradients `add_any`.
+    is_backward && (name.ends_with(b"/dot_general") || name.ends_with(b"/add_any"))
 }
 
 fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<Site> {
