@@ -147,7 +147,7 @@ fn site(
         (Some(count), Some(trips)) if trips > 0 => Some(count - count / trips),
         _ => None,
     };
-    let exchanged = exchanged(program, collective);
+    let exchanged = exchanged(program, number, collective);
     let lookups = exchanged.iter().filter_map(|own| program.runs_of(own).times(own.payload()?));
     let lookups = lookups.fold(0, u64::saturating_add);
     site.evidence.extend(exchanged.iter().map(|own| own.row));
@@ -164,14 +164,18 @@ fn site(
         .sum("spared_executions", spared.unwrap_or(0))
         .sum("exchanged_bytes", lookups)
         .sum("held_bytes", collective.payload_out.unwrap_or(0))
-        .sum("replaced_bytes", replaced(program, collective))
+        .sum("replaced_bytes", replaced(program, collective, !exchanged.is_empty()))
         .common("trip_count", collective.trip_count.unwrap_or(0));
     Some(site)
 }
 
 /// Exchanges of what is looked up in the parts of the table that `collective` gathers, in the same loop: rows
 /// of the whole table need none.
-fn exchanged<'a>(program: &Program<'a>, collective: &Collective) -> Vec<&'a Collective> {
+fn exchanged<'a>(
+    program: &Program<'a>,
+    number: usize,
+    collective: &Collective,
+) -> Vec<&'a Collective> {
     let module = program.module;
     let body = module.computation_of(collective.outer);
     let origin = |trail: Trail| {
@@ -180,9 +184,11 @@ fn exchanged<'a>(program: &Program<'a>, collective: &Collective) -> Vec<&'a Coll
     };
     let Some(&shard) = module.operands(collective.row).first() else { return Vec::new() };
     let table = origin(Trail::new(Row(shard)));
-    let is_lookup = |own: &&Collective| {
+    let parts = program.parts(number);
+    let is_lookup = |(other, own): &(usize, &Collective)| {
+        let has_axes = !parts.is_empty() && program.parts(*other) == parts;
         own.kind == CollectiveKind::AllToAll
-            && own.groups == collective.groups
+            && (own.groups == collective.groups || has_axes)
             && module.computation_of(own.outer) == body
             && module.operands(own.row).first().is_some_and(|row| {
                 let found = lookup(program, Trail::new(Row(*row)), &mut { MOST_STEPS });
@@ -193,7 +199,7 @@ fn exchanged<'a>(program: &Program<'a>, collective: &Collective) -> Vec<&'a Coll
     if collective.kind != CollectiveKind::AllGather {
         return Vec::new();
     }
-    all.iter().filter(is_lookup).collect()
+    all.iter().enumerate().filter(is_lookup).map(|(_, own)| own).collect()
 }
 
 /// Limit on the rows between an exchange and a lookup.
@@ -217,13 +223,13 @@ fn lookup(program: &Program<'_>, trail: Trail, left: &mut u32) -> Option<Trail> 
     }
 }
 
-/// The bytes of the operands of `collective` that the loop holds for it alone.
-fn replaced(program: &Program<'_>, collective: &Collective) -> u64 {
+/// The bytes of the operands of `collective` that the loop holds for it alone, or for lookups too.
+fn replaced(program: &Program<'_>, collective: &Collective, is_looked_up: bool) -> u64 {
     let module = program.module;
     let is_only = |row: &&u32| {
         let mut at = Row(**row);
         loop {
-            if module.users().get(at.0).len() > 1 {
+            if module.users().get(at.0).len() > 1 && !is_looked_up {
                 return false;
             }
             match (module.opcode(at), module.operands(at).first()) {

@@ -7,7 +7,7 @@ use super::site::{Rule, Site};
 use crate::comms::Mesh;
 use crate::ir::decode::{AttributeValue, LeafSharding, Placement, SubgroupKind, decode};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ElementKind, Module, Opcode, Row, ShapeId, ShapeView};
+use crate::ir::{ArrayShape, ElementKind, ElementType, Module, Opcode, Row, ShapeId, ShapeView};
 use crate::memory::Resized;
 use std::collections::{HashMap, HashSet};
 
@@ -84,6 +84,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let least = program.options.min_share * program.parameter_bytes() as f64;
     let shared: HashSet<ShapeId> =
         arrays.iter().filter(|own| own.1.copies < 2).map(|own| module.shape(own.0)).collect();
+    let mut alike = None;
     for (row, held, bytes) in arrays {
         let saved = bytes - bytes / held.copies.max(1);
         let number = module.parameter_number(row).unwrap_or(u64::MAX);
@@ -99,31 +100,49 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             .common("copies", held.copies)
             .common("parts", held.parts);
         site.bytes = Some(saved);
-        site.change.resized = alike(program, row, held.copies, &shared);
+        let alike = alike.get_or_insert_with(|| shapes_alike(program));
+        site.change.resized = resized(module, row, held.copies, (alike, &shared));
         site.key = held.copies;
         site.is_anywhere = true;
         sites.push(site);
     }
 }
 
+/// Shapes by element type and sizes.
+type Alike = HashMap<(ElementType, Vec<Option<i64>>), Vec<ShapeId>, BuildMix>;
+
+fn likeness(array: &ArrayShape<'_>) -> (ElementType, Vec<Option<i64>>) {
+    (array.element_type, array.dimensions().map(|own| own.bound()).collect())
+}
+
+/// The shapes of a partitioned program by element type and sizes; none of another program.
+fn shapes_alike(program: &Program<'_>) -> Alike {
+    let shapes = program.module.shapes();
+    let mut alike = Alike::default();
+    for id in shapes.ids().filter(|_| program.is_partitioned()) {
+        if let Some(array) = shapes.array(id) {
+            alike.entry(likeness(&array)).or_default().push(id);
+        }
+    }
+    alike
+}
+
 /// The arrays that shrink with parameter `row` once it is sharded across `copies` devices: its gradient and
 /// what the optimizer computes have its sizes and its type. None if other parameters, of `shared`, have
 /// them too, or if the parameter holds several arrays.
-fn alike(program: &Program<'_>, row: Row, copies: u64, shared: &HashSet<ShapeId>) -> Vec<Resized> {
-    let shapes = program.module.shapes();
-    let own = shapes.array(program.module.shape(row));
-    let Some(own) = own.filter(|_| program.is_partitioned()) else { return Vec::new() };
-    let is_like = |shape: &ShapeId| {
-        shapes.array(*shape).is_some_and(|array| {
-            array.element_type == own.element_type && array.dimensions().eq(own.dimensions())
-        })
-    };
-    let like: Vec<ShapeId> = shapes.ids().filter(is_like).collect();
+fn resized(
+    module: &Module,
+    row: Row,
+    copies: u64,
+    (alike, shared): (&Alike, &HashSet<ShapeId>),
+) -> Vec<Resized> {
+    let Some(own) = module.shapes().array(module.shape(row)) else { return Vec::new() };
+    let Some(like) = alike.get(&likeness(&own)) else { return Vec::new() };
     if like.iter().any(|shape| shared.contains(shape)) {
         return Vec::new();
     }
     let bytes = own.logical_bytes().unwrap_or(0).div_ceil(copies.max(1));
-    like.into_iter().map(|shape| Resized { shape, bytes }).collect()
+    like.iter().map(|shape| Resized { shape: *shape, bytes }).collect()
 }
 
 /// The numbers of the parameters that results alias, ascending.

@@ -12,6 +12,7 @@ use super::xla::{Sizes, account_with};
 use super::{Frame, MemoryError, Rule, Tables};
 use crate::ir::decode::Alias;
 use crate::ir::{Module, ShapeId};
+use std::collections::HashMap;
 
 /// Arrays that become smaller together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +54,7 @@ impl Change {
     /// Adds `other`.
     pub fn add(&mut self, other: Change) {
         self.donated.extend(other.donated);
-        for resized in other.resized {
-            if !self.resized.contains(&resized) {
-                self.resized.push(resized);
-            }
-        }
+        self.resized.extend(other.resized);
         for alike in other.divided {
             if !self.divided.contains(&alike) {
                 self.divided.push(alike);
@@ -67,9 +64,6 @@ impl Change {
 
     /// The bytes of arrays of `shape`, which are `bytes` before the change.
     fn bytes(&self, module: &Module, shape: ShapeId, bytes: i64) -> i64 {
-        if let Some(own) = self.resized.iter().find(|own| own.shape == shape) {
-            return i64::try_from(own.bytes).unwrap_or(bytes);
-        }
         let Some(array) = module.shapes().array(shape).filter(|_| !self.divided.is_empty()) else {
             return bytes;
         };
@@ -95,7 +89,13 @@ pub fn peak_after(
     let mut frame = Frame::donating(module, None, Rule::Xla, &change.donated)?;
     let ranges = std::mem::take(&mut frame.ranges);
     let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
-    let changed = |shape, bytes| change.bytes(module, shape, bytes);
+    let resized =
+        change.resized.iter().filter_map(|own| Some((own.shape, i64::try_from(own.bytes).ok()?)));
+    let resized: HashMap<ShapeId, i64> = resized.collect();
+    let changed = |shape, bytes| {
+        let own = resized.get(&shape).copied();
+        own.unwrap_or_else(|| change.bytes(module, shape, bytes))
+    };
     let sizes = Sizes::new(&frame.reader(module), changed);
     Ok(account_with(module, &frame, (sets, ranges), sizes, tables)?.hbm_peak())
 }
