@@ -179,7 +179,14 @@ fn exchanged<'a>(
     let module = program.module;
     let body = module.computation_of(collective.outer);
     let origin = |trail: Trail| {
-        let trail = trail.follow(module, converts);
+        let mut trail = trail.follow(module, converts);
+        // The copy in fast memory for the next iteration is made of an element that is kept.
+        if module.opcode(trail.row) == Opcode::Parameter
+            && let &[element] = trail.path()
+            && let Some(next) = next_element(module, trail.row, element)
+        {
+            trail = Trail::new(next).follow(module, converts);
+        }
         (trail.row, trail.path().to_vec())
     };
     let Some(&shard) = module.operands(collective.row).first() else { return Vec::new() };
@@ -200,6 +207,15 @@ fn exchanged<'a>(
         return Vec::new();
     }
     all.iter().enumerate().filter(is_lookup).map(|(_, own)| own).collect()
+}
+
+/// What becomes element `index` of the state of the loop whose body has the parameter `row`.
+fn next_element(module: &Module, row: Row, index: u32) -> Option<Row> {
+    let body = module.computation_of(row);
+    let &[around] = module.callers(body) else { return None };
+    let is_body = module.called(Row(around), CallRole::Body) == Some(body);
+    let root = Row(module.computation(body).root);
+    module.operands(root).get(index as usize).filter(|_| is_body).map(|row| Row(*row))
 }
 
 /// Limit on the rows between an exchange and a lookup.
