@@ -119,7 +119,7 @@ def stake(name, codes, kind):
 
 
 def judge(name, codes, kind):
-    """A promise and what came of it. What the twin has at stake too is no part of the fault."""
+    """A promise and what came of it. The fault is what the twin does not have at stake."""
     other = twin(name)
     promised = stake(name, codes, kind) - stake(other, codes, kind)
     moved = measured(name, kind) - measured(other, kind)

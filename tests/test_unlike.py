@@ -68,8 +68,8 @@ def test_the_key_of_a_random_generator_has_no_batch() -> None:
 
 def test_findings_that_cost_next_to_nothing_are_not_what_to_change() -> None:
     step = load("dit.none", device="tpu-v6e")
-    assert "batch-gathered" in step.lint().counts()
-    assert "batch-gathered" not in {own.code for own in step.verdict().statements}
+    assert "loop-invariant-collective" in step.lint().counts()
+    assert "loop-invariant-collective" not in {own.code for own in step.verdict().statements}
 
 
 def test_a_policy_of_jax_that_is_hardly_slower_is_named_beside_the_chosen_one() -> None:

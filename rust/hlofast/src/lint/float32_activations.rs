@@ -89,7 +89,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.is_anywhere = true;
         sites.push(site);
     }
-    // Gradients alone are no activations.
+    // At least one activation besides gradients.
     let is_activation =
         |site: &Site| site.collective(program).is_some_and(|own| own.moved == Moved::Activation);
     if !sites.iter().skip(from).any(is_activation) {

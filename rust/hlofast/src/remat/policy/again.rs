@@ -376,7 +376,10 @@ impl<'a> Again<'a> {
             if node.opcode.is_matmul() || is_call {
                 multiplied.push(node.row);
                 multiplied.extend(scan.body.further(*number));
-                multiplied.extend(scan.body.copies(*number));
+                let is_repeated = |own: &Softmax| own.product == *number && own.is_written;
+                if self.fixed.softmaxes.iter().any(is_repeated) {
+                    multiplied.extend(scan.body.copies(*number));
+                }
             }
             if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row).and_then(|own| scan.of_layers(own));

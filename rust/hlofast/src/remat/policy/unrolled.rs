@@ -480,7 +480,6 @@ impl Unrolled {
     ) {
         let mut outer: Vec<Row> = Vec::new();
         for node in nodes {
-            let copies = self.graph.copies(*node);
             let node = &self.graph.nodes[*node as usize];
             outcome.again.push(node.row);
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
@@ -489,10 +488,8 @@ impl Unrolled {
                 outer.push(node.outer);
             }
             if node.opcode.is_matmul() {
-                for row in copies.iter().copied().chain([node.row]) {
-                    outcome.flops =
-                        outcome.flops.zip(flops(row)).and_then(|(a, b)| a.checked_add(b));
-                }
+                outcome.flops =
+                    outcome.flops.zip(flops(node.row)).and_then(|(a, b)| a.checked_add(b));
             }
             if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row);
