@@ -373,33 +373,34 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
 
 
 def unlike_steps(folder: Path) -> list[str]:
-    """Step times with nothing saved, of the train steps whose compiled text is in `folder`."""
+    """Step times under policies, of the train steps whose compiled text is in `folder`."""
     lines, errors = [], []
-    for name in ("unlike", "unlike2"):
+    for name in ("unlike", "unlike2", "unlike4"):
         for key, text in keyed_after(policy_texts.unpack(name)).items():
-            place = folder / f"{key}.nothing.txt"
-            if not place.exists():
-                continue
-            record = json.loads(place.with_suffix(".json").read_text())
-            device = f"tpu-{record.get('chip', 'v5p')}"
-            plain = hlofast.loads(text, device=device)
-            policies = plain.remat().policies
-            compiled = hlofast.loads(place.read_bytes(), device=device).time().step_seconds
-            if policies is None or compiled is None:
-                continue
-            said = policies.policy(BUILT_IN["nothing"]).step_seconds
-            if said is None:
-                continue
-            errors.append(said / compiled - 1)
-            before = plain.time().step_seconds or math.nan
-            lines.append(
-                f"{key}: {1e3 * before:.1f} ms, modelled {1e3 * said:.1f}, compiled "
-                f"{1e3 * compiled:.1f}: {errors[-1]:+.1%}"
-            )
+            for policy, built_in in BUILT_IN.items():
+                place = folder / f"{key}.{policy}.txt"
+                if not place.exists():
+                    continue
+                record = json.loads(place.with_suffix(".json").read_text())
+                device = f"tpu-{record.get('chip', 'v5p')}"
+                plain = hlofast.loads(text, device=device)
+                policies = plain.remat().policies
+                compiled = hlofast.loads(place.read_bytes(), device=device).time().step_seconds
+                if policies is None or compiled is None:
+                    continue
+                said = policies.policy(built_in).step_seconds
+                if said is None:
+                    continue
+                errors.append(said / compiled - 1)
+                before = plain.time().step_seconds or math.nan
+                lines.append(
+                    f"{key}, {policy}: {1e3 * before:.1f} ms, modelled {1e3 * said:.1f}, compiled "
+                    f"{1e3 * compiled:.1f}: {errors[-1]:+.1%}"
+                )
     if errors:
         lines.append(
-            f"{len(errors)} train steps: median error {statistics.median(map(abs, errors)):.1%}, "
-            f"worst {max(errors, key=abs):+.1%}"
+            f"{len(errors)} steps: median error {statistics.median(map(abs, errors)):.1%}, "
+            f"worst {max(errors, key=abs):+.1%}, {sum(own < 0 for own in errors)} too short"
         )
     return lines
 

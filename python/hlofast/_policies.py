@@ -411,6 +411,8 @@ class Policies:
 
         None if one fits, or if only host memory is too small.
 
+        A change is enough if it leaves the memory free that a chosen policy leaves (`margin`).
+
         Columns: `change` (batch, accumulation, mesh, dtype), `factor`, `saved`, `peak`, `enough`,
         `how`.
         """
@@ -418,7 +420,8 @@ class Policies:
         if lowest is None or lowest.fits or self.hbm is None or lowest.peak <= self.hbm:
             return None
         if self._remedies is None:
-            self._remedies = remedies(lowest, lowest.peak - self.hbm)
+            available = int(self.hbm * (1 - self.margin))
+            self._remedies = remedies(lowest, lowest.peak - available)
         return self._remedies
 
     @property

@@ -61,6 +61,7 @@ _OVER_TIME = (
 )
 """How a program applies a policy to a scan over time or over the ticks of a pipeline."""
 _IN_GROUPS = "# for the layers of a group; the jax.checkpoint around the group stays as it is"
+_SEVERAL = "# for the layers of each of the {stacks} scans"
 _FLAX_FILE = re.compile(r"(?:^|/)flax/(linen|nnx)/")
 _FLAX: dict[tuple[str, bool], tuple[str, ...]] = {
     ("linen", True): (
@@ -167,7 +168,9 @@ def code(policy: Policy) -> str:
             usage = _FLAX[library, policy._policies.is_scanned]
         groups = (_IN_GROUPS,) if policy._policies.has_checkpointed_groups else ()
         units = _policy_units.lines(policy._policies, library=library is not None)
-        lines = [*_jax(policy, rows), *groups, *units, *usage]
+        stacks = len({row for row, _ in policy._policies._data.loops()})
+        several = (_SEVERAL.format(stacks=stacks),) if stacks > 1 and not groups else ()
+        lines = [*_jax(policy, rows), *groups, *several, *units, *usage]
     return "\n".join(lines)
 
 

@@ -28,6 +28,8 @@ def notes(policies: Policies) -> Iterator[Note]:
     yield from of_errors(policies)
     yield from _of_unknown(policies)
     chosen, hbm = policies.chosen, policies.hbm
+    if hbm is not None and chosen is None and policies.peak <= hbm:
+        yield Note("fits", "the step fits as compiled, and no checkpoint policy makes it faster")
     if chosen is None or hbm is None:
         return
     if not chosen.fits:

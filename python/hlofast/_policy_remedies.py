@@ -28,7 +28,11 @@ FIELDS = (
         "Modelled bytes at the lowest peak with the change.",
         label="peak with change",
     ),
-    Field("word", "enough", "Whether the change alone makes the step fit: yes or no."),
+    Field(
+        "word",
+        "enough",
+        "Whether the change alone makes the step fit, with the margin of a policy: yes or no.",
+    ),
     Field("text", "how", "The change in words."),
 )
 _STATE = ("parameter", "optimizer_state")
