@@ -82,3 +82,9 @@ def test_scattered_sums_are_kept_in_parts():
     ]
     assert parts and not [row for row in whole if row["shape"] == "bf16[8,2048,2048]"]
     assert abs(error("megatron", "after", "dots")) < 0.02
+
+
+def test_code_for_two_stacks_is_for_the_layers_of_both():
+    code = policies("whisper", "after").policy("nothing_saveable").code
+    assert "# for the layers of each of the 2 scans" in code
+    assert "scans" not in policies("llama", "after").policy("nothing_saveable").code

@@ -169,7 +169,8 @@ def code(policy: Policy) -> str:
         groups = (_IN_GROUPS,) if policy._policies.has_checkpointed_groups else ()
         units = _policy_units.lines(policy._policies, library=library is not None)
         stacks = len({row for row, _ in policy._policies._data.loops()})
-        several = (_SEVERAL.format(stacks=stacks),) if stacks > 1 and not groups else ()
+        is_said = stacks > 1 and iteration == "layer" and not groups
+        several = (_SEVERAL.format(stacks=stacks),) if is_said else ()
         lines = [*_jax(policy, rows), *groups, *several, *units, *usage]
     return "\n".join(lines)
 
