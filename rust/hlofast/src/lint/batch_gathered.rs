@@ -8,7 +8,7 @@
 //! the gathered rows with rows of each device's own (similarities of all pairs of a batch), or a lookup
 //! of rows by index (messages along the edges of a graph).
 //!
-//! Before partitioning there are no gathers, but the constraints that cause them are in the text.
+//! A text before partitioning has the constraints that cause gathers, but no gathers.
 
 use super::batch_follows::{Gather, follows, saved_by};
 use super::constraint::{Stated, first_size, is_constraint, stated, stated_before};

@@ -36,6 +36,19 @@ pub(super) const RULE: Rule = Rule {
 const LEAST: u64 = 1 << 16;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    sites.extend_from_slice(streams(program));
+}
+
+/// The places of this rule.
+pub(super) fn streams<'a>(program: &'a Program<'_>) -> &'a [Site] {
+    program.streams.get_or_init(|| {
+        let mut sites = Vec::new();
+        find_streams(program, &mut sites);
+        sites
+    })
+}
+
+fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     use CollectiveKind::*;
     let module = program.module;
     if program.cost.backend == Backend::Cpu && module.is_scheduled() {

@@ -82,8 +82,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if is_widened_by_compiler(program) || !has_large_f32(module) || !computes_in_16_bits(program) {
         return;
     }
-    let mut shown = Vec::new();
-    (float32_activations::RULE.find)(program, &mut shown);
+    let shown = float32_activations::streams(program);
     if shown.iter().any(|site| program.matters(site, float32_activations::RULE.measure)) {
         return;
     }

@@ -50,6 +50,8 @@ pub(super) struct Program<'a> {
     matmul_flops: OnceCell<u64>,
     varying: OnceCell<Option<Varying>>,
     inputs: OnceCell<Option<Varying>>,
+    /// Collectives that send activations in f32 (`float32_activations.rs`), which other rules leave out.
+    pub streams: OnceCell<Vec<Site>>,
     /// Peaks after a change that were counted.
     peaks: Cell<u32>,
 }
@@ -101,6 +103,7 @@ impl<'a> Program<'a> {
             matmul_flops: OnceCell::new(),
             varying: OnceCell::new(),
             inputs: OnceCell::new(),
+            streams: OnceCell::new(),
             peaks: Cell::new(0),
         };
         for collective in &collectives.collectives {

@@ -37,8 +37,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     // A stream of activations in f32 is one fault, which has its own rule.
-    let mut streams = Vec::new();
-    (float32_activations::RULE.find)(program, &mut streams);
+    let streams = float32_activations::streams(program);
     let is_stream = |number: usize| streams.iter().any(|site| site.collective == Some(number));
     let collectives = program.collectives.collectives.iter().enumerate();
     let widened = collectives.filter_map(|(number, own)| widened(program, number, own));

@@ -5,9 +5,10 @@ use super::graph::Graph;
 use super::kernels::kept_bytes;
 use super::savable::{Savable, SavableKind};
 use super::scans::{Scan, is_heavy};
-use super::softmax::Softmax;
+use super::softmax::{Softmax, softmaxes};
+use crate::cost::Backend;
 use crate::ir::csr::Csr;
-use crate::ir::{Opcode, Row};
+use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
 
 /// Limit on the nodes between a product and what its fusion makes of it.
@@ -45,8 +46,24 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// What no policy changes about the scan `number`; `sizes` are the bytes of shapes.
-    pub fn new(scan: &Scan, number: u32, savable: &[Savable], sizes: &[i64]) -> Self {
+    /// What no policy changes, by scan; `sizes` are the bytes of shapes. A module that is not scheduled names no
+    /// backend, and is taken as one for TPUs.
+    pub fn of_scans(
+        module: &Module,
+        scans: &[Scan],
+        savable: &[Savable],
+        sizes: &[i64],
+    ) -> Vec<Self> {
+        let is_tpu = sizes.is_empty() || Backend::of_module(module) == Backend::Tpu;
+        let of_scan = |(number, scan)| {
+            let softmaxes = if is_tpu { softmaxes(module, scan) } else { Vec::new() };
+            Fixed { softmaxes, ..Fixed::new(scan, number, savable, sizes) }
+        };
+        (0u32..).zip(scans).map(of_scan).collect()
+    }
+
+    /// What no policy changes about the scan `number`, without its softmaxes.
+    fn new(scan: &Scan, number: u32, savable: &[Savable], sizes: &[i64]) -> Self {
         let body = &scan.body;
         let nodes = 0..body.nodes.len() as u32;
         let mut savable_of = vec![None; body.nodes.len()];

@@ -242,7 +242,7 @@ impl Policies {
         let timeline = Timeline::new(module, memory, values, &scans, sizes, peak);
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
-        let fixed = fixed(module, &scans, &savable, sizes);
+        let fixed = Fixed::of_scans(module, &scans, &savable, sizes);
         Ok(Self::plain(scans, timeline, fixed, savable, peak))
     }
 
@@ -319,7 +319,7 @@ impl Policies {
         let LaidScans { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
-        let fixed = fixed(module, &scans, &savable, &[]);
+        let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
     }
 
@@ -586,17 +586,6 @@ fn may_be_listed(module: &Module, scans: &[Scan]) -> bool {
     let is_checkpointed = scans.iter().any(|scan| scan.recomputed.is_checkpointed);
     let is_on_host = scans.iter().flat_map(|scan| &scan.stacks).any(|stack| stack.is_host);
     is_tpu && !has_compiler_clones(module) && (is_on_host || !is_checkpointed)
-}
-
-/// What no policy changes, by scan; `sizes` are the bytes of shapes. A module that is not scheduled names no
-/// backend, and is taken as one for TPUs.
-fn fixed(module: &Module, scans: &[Scan], savable: &[Savable], sizes: &[i64]) -> Vec<Fixed> {
-    let is_tpu = sizes.is_empty() || Backend::of_module(module) == Backend::Tpu;
-    let of_scan = |(number, scan)| {
-        let softmaxes = if is_tpu { softmax::softmaxes(module, scan) } else { Vec::new() };
-        Fixed { softmaxes, ..Fixed::new(scan, number, savable, sizes) }
-    };
-    (0u32..).zip(scans).map(of_scan).collect()
 }
 
 fn is_collective(opcode: Opcode) -> bool {
