@@ -56,11 +56,6 @@ MOVED = ("offload_dots", "offload_input")
 """Policies under which only the texts of `policy_offloaded` are compiled."""
 KINDS = ("refused by XLA", "fits without checkpointing", "checkpointed")
 """Kinds of programs that a policy is chosen for."""
-BUILT_IN = {
-    "nothing": "nothing_saveable",
-    "dots": "dots_saveable",
-    "plain_dots": "dots_with_no_batch_dims_saveable",
-}
 
 
 def texts() -> dict[str, bytes]:
@@ -134,8 +129,8 @@ def is_named(row: dict[str, Any], names: tuple[str, ...], program: str) -> bool:
 
 def policy_of(policies: hlofast.Policies, name: str, program: str) -> hlofast.Policy:
     """The policy called `name` in the fixtures."""
-    if name in BUILT_IN:
-        return policies.policy(BUILT_IN[name])
+    if name in policy_texts.BUILT_IN:
+        return policies.policy(policy_texts.BUILT_IN[name])
     savable = policies.savable
     if name == "offload_dots":
         return policies.policy(
@@ -184,7 +179,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     for optimisation, every in sets:
         for (program, own), text in every.items():
             policies = hlofast.loads(text).remat().policies
-            for policy in (*BUILT_IN, *NAMED, *(MOVED if every is moved else ())):
+            for policy in (*policy_texts.BUILT_IN, *NAMED, *(MOVED if every is moved else ())):
                 peak = compiled.get(program, {}).get(policy)
                 is_known = policy == own and optimisation == "after"
                 if peak is None or is_known or is_unknown(program):
@@ -338,7 +333,7 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
             found_peaks = {} if policies is None else {"none": policies.peak}
             if suffix == ".none":
                 found_peaks["none"] = module.memory().hbm_peak
-            for policy, called in BUILT_IN.items():
+            for policy, called in policy_texts.BUILT_IN.items():
                 if policies is None or (program, policy) not in peaks:
                     continue
                 found_peaks[policy] = policies.policy(called).peak
@@ -355,7 +350,7 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
             known.setdefault(f"{label}, {size}", []).extend(
                 abs(own / peaks[program, policy] - 1)
                 for policy, own in found_peaks.items()
-                if own is not None and policy in BUILT_IN
+                if own is not None and policy in policy_texts.BUILT_IN
             )
             if policies is None:
                 errors.append("policies not modelled")
@@ -377,7 +372,7 @@ def unlike_steps(folder: Path) -> list[str]:
     lines, errors = [], []
     for name in ("unlike", "unlike2", "unlike4"):
         for key, text in keyed_after(policy_texts.unpack(name)).items():
-            for policy, built_in in BUILT_IN.items():
+            for policy, built_in in policy_texts.BUILT_IN.items():
                 place = folder / f"{key}.{policy}.txt"
                 if not place.exists():
                     continue
@@ -433,7 +428,7 @@ def inner_loops() -> list[str]:
             ):
                 if policy == "none":
                     continue
-                outcome = policies.policy(BUILT_IN[policy])
+                outcome = policies.policy(policy_texts.BUILT_IN[policy])
                 again = own["flops"] - none["flops"]
                 is_same = "" if outcome.recomputed_flops == again else " (other FLOPs)"
                 figures.append(f"{policy} {outcome.peak / own['peak'] - 1:+.1%}{is_same}")
@@ -548,7 +543,7 @@ def main() -> None:
     for kind, own in kinds.items():
         sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]
         sets[f"{kind}, held out"] = [row for row in own if row["held_out"]]
-        for policy in (*BUILT_IN, *NAMED, *MOVED):
+        for policy in (*policy_texts.BUILT_IN, *NAMED, *MOVED):
             sets[f"{kind}, {policy}"] = [row for row in own if row["policy"] == policy]
     for name, part in sets.items():
         if all(row["error"] is None for row in part):

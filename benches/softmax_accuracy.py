@@ -18,12 +18,6 @@ sys.path.insert(0, str(FIXTURES))
 
 import policy_texts  # noqa: E402 - found by the line above
 
-BUILT_IN = {
-    "nothing": "nothing_saveable",
-    "plain_dots": "dots_with_no_batch_dims_saveable",
-    "dots": "dots_saveable",
-}
-
 
 def errors(is_before: bool) -> dict[str, dict[tuple[str, str], tuple[float, bool]]]:
     """By form, chip and policy: the error of the peak, and whether recomputed FLOPs are XLA's."""
@@ -38,7 +32,7 @@ def errors(is_before: bool) -> dict[str, dict[tuple[str, str], tuple[float, bool
         policies = hlofast.loads(text).with_context(device=f"tpu-{chip}").remat().policies
         if policies is None:
             sys.exit(f"{record['program']}: no policies")
-        own = policies.policy(BUILT_IN[record["policy"]])
+        own = policies.policy(policy_texts.BUILT_IN[record["policy"]])
         is_same = own.recomputed_flops == record["recomputed_flops"]
         error = own.peak / record["peak"] - 1
         found.setdefault(form, {})[chip, record["policy"]] = error, is_same
@@ -51,14 +45,16 @@ def main() -> None:
         known = errors(is_before)
         title = f"{'before' if is_before else 'after'} optimisation"
         policies = " | ".join(
-            f"{chip}, {policy}" for policy in BUILT_IN for chip in ("v5e", "v5p", "v6e")
+            f"{chip}, {policy}"
+            for policy in policy_texts.BUILT_IN
+            for chip in ("v5e", "v5p", "v6e")
         )
         print(f"| {title} | {policies} |")
         print("|---" * 10 + "|")
         for form, own in known.items():
             cells = [
                 f"{own[chip, policy][0]:+.1%}"
-                for policy in BUILT_IN
+                for policy in policy_texts.BUILT_IN
                 for chip in ("v5e", "v5p", "v6e")
             ]
             print(f"| `{form}` | {' | '.join(cells)} |")

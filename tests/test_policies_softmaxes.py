@@ -14,11 +14,6 @@ from conftest import FIXTURES
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
-BUILT_IN = {
-    "nothing": "nothing_saveable",
-    "plain_dots": "dots_with_no_batch_dims_saveable",
-    "dots": "dots_saveable",
-}
 LINES = (FIXTURES / "policies" / "softmaxes.jsonl").read_text().splitlines()
 RECORDS = {(own["program"], own["policy"]): own for own in map(json.loads, LINES)}
 
@@ -35,7 +30,7 @@ def policies_of(texts: dict[str, bytes], program: str, is_before: bool = False) 
     return policies
 
 
-@pytest.mark.parametrize("policy", BUILT_IN)
+@pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
 @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
 @pytest.mark.parametrize("form", ["causal", "capped", "heads_first", "added_mask", "window"])
 def test_exponentials_weights_and_gradient_are_in_memory_together(
@@ -43,9 +38,9 @@ def test_exponentials_weights_and_gradient_are_in_memory_together(
 ) -> None:
     program = f"{form}_{chip}"
     truth = RECORDS[program, policy]["peak"]
-    peak = policies_of(texts, program).policy(BUILT_IN[policy]).peak
+    peak = policies_of(texts, program).policy(policy_texts.BUILT_IN[policy]).peak
     assert peak == pytest.approx(truth, rel=0.09)
-    before = policies_of(texts, program, is_before=True).policy(BUILT_IN[policy]).peak
+    before = policies_of(texts, program, is_before=True).policy(policy_texts.BUILT_IN[policy]).peak
     assert before == pytest.approx(truth, rel=0.05)
 
 
@@ -65,7 +60,7 @@ def test_scores_computed_twice_by_a_fusion_run_twice_again(texts: dict[str, byte
     """XLA for v6e computes them for their maxima and once more for the exponentials."""
     policies = policies_of(texts, "causal_v6e")
     for policy in ("nothing", "plain_dots"):
-        again = policies.policy(BUILT_IN[policy]).recomputed_flops
+        again = policies.policy(policy_texts.BUILT_IN[policy]).recomputed_flops
         assert again == RECORDS["causal_v6e", policy]["recomputed_flops"]
     once = policies_of(texts, "causal_v5e").policy("nothing_saveable").recomputed_flops
     assert policies.policy("nothing_saveable").recomputed_flops > once

@@ -15,11 +15,6 @@ sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
 ENDS = {"after": ".none", "before": ".none.before"}
-CALLED = {
-    "nothing": "nothing_saveable",
-    "dots": "dots_saveable",
-    "plain_dots": "dots_with_no_batch_dims_saveable",
-}
 
 
 @functools.cache
@@ -41,7 +36,7 @@ def policies(program, text):
 
 
 def error(program, text, policy):
-    found = policies(program, text).policy(CALLED[policy]).peak
+    found = policies(program, text).policy(policy_texts.BUILT_IN[policy]).peak
     return found / used()[program, policy] - 1
 
 
