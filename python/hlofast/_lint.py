@@ -56,7 +56,7 @@ class Finding:
     """
 
     __slots__ = (
-        "_made", "_named", "_of", "_parameters", "_together", "bytes", "bytes_are", "called_at",
+        "_made", "_of", "_parameters", "_renamed", "_together", "bytes", "bytes_are", "called_at",
         "code", "figures", "flops", "instructions", "is_lower_bound", "message", "names",
         "peak_bytes", "phases", "places", "provenance", "remedy", "seconds", "source_file",
         "source_line", "values",
@@ -103,7 +103,7 @@ class Finding:
         used for, such as less recomputation (`Remat.policies`).
         """
         self._parameters: dict[int, str] = dict(record["values"])
-        self._named = [n for row, n in self._parameters.items() if n != module[row].name]
+        self._renamed: list[str] = record["renamed"]
         self.values: tuple[str, ...] = tuple(self._parameters.values())
         """The parameters that the finding is about (at most 64), by their names in the program."""
         self.figures: dict[str, int] = record["figures"]
@@ -364,7 +364,7 @@ def _words(finding: Finding, is_said: bool) -> list[tuple[str, str]]:
     """A finding as labelled lines: message, remedy unless said before, evidence, place."""
     where = (", ".join(finding.phases), finding.place, finding.provenance)
     evidence = finding.shown_names
-    rest = [name for name in finding._named if name not in evidence]
+    rest = [name for name in finding._renamed if name not in evidence]
     values = [("values", _text.names(rest))] if rest else []
     return [
         ("found", finding.message),

@@ -2,7 +2,6 @@
 
 use crate::held::{Stage, text};
 use crate::table_builder::to_list;
-use hlofast::ir::Row;
 use hlofast::lint::{Finding, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -81,10 +80,17 @@ pub fn findings<'py>(
         dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(file).into_owned()))?;
         dict.set_item("source_line", line)?;
         dict.set_item("called_at", hlofast::table::calls(&callers, finding))?;
-        let name =
-            |row: &Row| (row.0, String::from_utf8_lossy(&origin.argument_name(*row)).into_owned());
-        let values: Vec<(u32, String)> = finding.parameters.iter().map(name).collect();
+        let (mut values, mut renamed) = (Vec::new(), Vec::new());
+        for row in &finding.parameters {
+            let own = origin.argument_name(*row);
+            let name = String::from_utf8_lossy(&own).into_owned();
+            if *own != *origin.module.instruction_name(*row) {
+                renamed.push(name.clone());
+            }
+            values.push((row.0, name));
+        }
         dict.set_item("values", values)?;
+        dict.set_item("renamed", renamed)?;
         list.append(dict)?;
     }
     Ok((list, to_list(py, hlofast::table::findings(&origin, &callers, &report.findings))?))

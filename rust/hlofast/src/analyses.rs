@@ -18,9 +18,7 @@ use crate::cost::{
 use crate::flow::{Attribution, Callers, Sources, attribution};
 use crate::ir::{Module, Opcode, Row};
 use crate::lint::{self, Findings};
-use crate::memory::{
-    self, Change, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
-};
+use crate::memory::{self, Change, Frame, Memory, MemoryError, Packing, Tables, XlaAccount};
 use crate::remat::policy::{NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Local, Shares, shares};
@@ -48,6 +46,7 @@ pub struct Analyses<M> {
     summary: Slot<Summary>,
     status: Slot<(Guess<Status>, Option<Guess<summary::Backend>>)>,
     derived_mesh: Slot<Option<DerivedMesh>>,
+    frame: Slot<Result<Frame, MemoryError>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
     packing: Slot<Result<Option<Packing>, MemoryError>>,
     // Results that depend on the module and the device.
@@ -90,6 +89,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             summary: Slot::default(),
             status: Slot::default(),
             derived_mesh: Slot::default(),
+            frame: Slot::default(),
             memory: Slot::default(),
             packing: Slot::default(),
             account: Slot::default(),
@@ -133,6 +133,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             summary: keep(&self.summary, true),
             status: keep(&self.status, true),
             derived_mesh: keep(&self.derived_mesh, true),
+            frame: keep(&self.frame, true),
             memory: keep(&self.memory, true),
             packing: keep(&self.packing, true),
             account: keep(&self.account, same_device),
@@ -329,6 +330,12 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
+    /// What all accounts of memory start from.
+    fn frame(&self) -> Result<&Frame, MemoryError> {
+        let frame = self.frame.get_or_init(|| Frame::of_text(self.module()));
+        frame.as_ref().map_err(|error| *error)
+    }
+
     /// Live values over the schedule, counted as [`memory::Options::default`] says.
     pub fn memory(&self) -> Result<&Arc<Memory>, MemoryError> {
         let find = || self.memory_with(&memory::Options::default()).map(Arc::new);
@@ -337,12 +344,12 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// Live values over the schedule, counted as `options` say.
     pub fn memory_with(&self, options: &memory::Options) -> Result<Memory, MemoryError> {
-        memory(self.module(), options)
+        memory::memory_from(self.module(), self.frame()?, options)
     }
 
     /// XLA's own account of the compiled program's memory.
     pub fn account(&self) -> Result<&XlaAccount, MemoryError> {
-        let find = || memory::xla_account(self.module(), self.tables());
+        let find = || memory::account_from(self.module(), self.frame()?, self.tables());
         self.account.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
@@ -352,24 +359,11 @@ impl<M: Borrow<Module>> Analyses<M> {
         (bytes >= 1.0).then_some(Tables::Rounded(bytes as u32))
     }
 
-    /// The packing of the HBM heap; see [`memory::xla_packing`].
+    /// The packing of the HBM heap; see [`memory::packing_from`].
     pub fn packing(&self) -> Result<Option<&Packing>, MemoryError> {
-        let packing = self.packing.get_or_init(|| memory::xla_packing(self.module()));
+        let find = || memory::packing_from(self.module(), self.frame()?);
+        let packing = self.packing.get_or_init(find);
         packing.as_ref().map(Option::as_ref).map_err(|error| *error)
-    }
-
-    /// [`Analyses::memory`] and [`Analyses::account`]; computing them together is faster.
-    pub fn memory_and_account(
-        &self,
-    ) -> (Result<&Arc<Memory>, MemoryError>, Result<&XlaAccount, MemoryError>) {
-        if self.memory.get().is_none() && self.account.get().is_none() {
-            let options = memory::Options::default();
-            let (memory, account) = memory_and_account(self.module(), &options, self.tables());
-            // If threads race, the first result stays; the results are equal.
-            self.memory.set(memory.map(Arc::new)).ok();
-            self.account.set(account).ok();
-        }
-        (self.memory(), self.account())
     }
 
     /// Recomputed values, and residuals kept instead of recomputing them.
@@ -400,8 +394,7 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// Bytes at the peak, as in `Counting::usual`: XLA's own account of scheduled TPU modules,
     /// otherwise live bytes. None if memory cannot be counted.
     fn counted_peak(&self) -> Option<i64> {
-        let (memory, account) = self.memory_and_account();
-        let memory = memory.ok()?;
+        let (memory, account) = (self.memory().ok()?, self.account());
         let is_tpu = memory.backend == Backend::Tpu;
         let counted = account.ok().filter(|_| is_tpu).map(XlaAccount::hbm_peak);
         Some(counted.unwrap_or(memory.peak.bytes))
@@ -461,7 +454,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     fn peak_falls(&self, change: &Change) -> Option<u64> {
         let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
         let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
-        let after = memory::peak_after(self.module(), self.tables(), change).ok()?;
+        let after =
+            memory::peak_after(self.module(), self.frame().ok()?, self.tables(), change).ok()?;
         Some(u64::try_from(before.saturating_sub(after)).unwrap_or(0))
     }
 

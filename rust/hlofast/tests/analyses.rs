@@ -78,8 +78,8 @@ fn every_result_is_made_once() {
     // What collectives are sent along is made of the collectives that were found before.
     let collectives = Arc::clone(analyses.collectives());
     assert!(Arc::ptr_eq(&collectives, &analyses.sent().collectives));
-    assert!(ptr::eq(analyses.memory().unwrap(), analyses.memory_and_account().0.unwrap()));
-    assert!(ptr::eq(analyses.memory_and_account().1.unwrap(), analyses.account().unwrap()));
+    assert!(ptr::eq(analyses.memory().unwrap(), analyses.memory().unwrap()));
+    assert!(ptr::eq(analyses.account().unwrap(), analyses.account().unwrap()));
     assert!(ptr::eq(analyses.remat(), analyses.remat()));
     assert!(ptr::eq(analyses.lint(), analyses.lint()));
     assert!(ptr::eq(analyses.stages(), analyses.stages()));
@@ -90,7 +90,7 @@ fn every_result_is_made_once() {
 fn threads_that_race_get_the_same_result() {
     let analyses = Arc::new(Analyses::new(Arc::new(module())));
     let find = |analyses: &Analyses<Arc<Module>>| {
-        let memory = analyses.memory_and_account().0.unwrap();
+        let memory = analyses.memory().unwrap();
         (ptr::from_ref(analyses.sent()).addr(), ptr::from_ref(memory).addr())
     };
     let threads: Vec<_> = (0..8)

@@ -2,12 +2,17 @@
 //! fixtures.
 
 use crate::support::reading;
+use hlofast::ir::Module;
 use hlofast::ir::decode::Alias;
 use hlofast::memory::{
-    Alike, Change, Options, Packing, Rule, Space, Tables, XlaAccount, memory, peak_after,
-    xla_account, xla_packing,
+    Alike, Change, Frame, MemoryError, Options, Packing, Rule, Space, Tables, XlaAccount, memory,
+    packing_from, peak_after, xla_account,
 };
 use serde_json::Value;
+
+fn packed(module: &Module) -> Result<Option<Packing>, MemoryError> {
+    packing_from(module, &Frame::of_text(module)?)
+}
 
 /// Name, account and XLA's figures of every TPU program: training steps for 1 to 256 chips of
 /// three kinds, and small programs.
@@ -141,7 +146,8 @@ fn static_results_and_reuse() {
     // The account after a change is that of the changed text.
     let text = text("");
     let module = reading::parse(text.as_bytes()).unwrap();
-    let after = |change: &Change| peak_after(&module, None, change).unwrap();
+    let frame = Frame::of_text(&module).unwrap();
+    let after = |change: &Change| peak_after(&module, &frame, None, change).unwrap();
     assert_eq!(after(&Change::default()), kept.hbm_peak());
     let alias = Alias { output_index: vec![], number: 0, index: vec![], must_alias: false };
     let donating = Change { donated: vec![alias], ..Change::default() };
@@ -172,7 +178,7 @@ fn tables_by_text() {
 }
 
 /// A TPU program of one computation; `T` stands for a layout with tiles.
-fn tpu_program(lines: &str) -> hlofast::ir::Module {
+fn tpu_program(lines: &str) -> Module {
     let lines = lines.replace("{T}", "{1,0:T(8,128)}").replace("{F}", "{1,0:T(8,128)S(1)}");
     let lines = lines.replace("{H}", "{1,0:T(8,128)S(5)}");
     let text = format!("HloModule m, is_scheduled=true\n\nENTRY e {{\n{lines}}}\n");
@@ -195,7 +201,7 @@ fn three_memories() {
     assert_eq!(account.fast_peak(), 16384);
     assert_eq!(account.hbm_peak(), 4096 + 4096 + 8192);
     assert_eq!(account.peak, 4096 + 4096 + 32768);
-    let packing = xla_packing(&module).unwrap().unwrap();
+    let packing = packed(&module).unwrap().unwrap();
     assert_eq!(packing, Packing { heap: 8192, fragmentation: 0, tables: 0 });
     assert_eq!(packing.allocated(&account), Some(account.hbm_peak()));
 }
@@ -215,7 +221,7 @@ fn chains_into_a_result() {
 }
 
 /// A program with one all-reduce of `count` values.
-fn combined(count: usize) -> hlofast::ir::Module {
+fn combined(count: usize) -> Module {
     let each = |line: &dyn Fn(usize) -> String, between: &str| -> String {
         (0..count).map(line).collect::<Vec<String>>().join(between)
     };
@@ -253,14 +259,14 @@ fn packed_values_are_aligned() {
 ";
     let module = tpu_program(lines);
     assert_eq!(xla_account(&module, None).unwrap().hbm.bytes, 16384);
-    let packing = xla_packing(&module).unwrap().unwrap();
+    let packing = packed(&module).unwrap().unwrap();
     assert_eq!(packing, Packing { heap: 16384 + 8192, fragmentation: 8192, tables: 0 });
     // Other backends and unscheduled modules pack in other ways.
     let text = String::from_utf8(module.text().to_vec()).unwrap();
     let other = text.replace(", is_scheduled=true", "");
-    assert_eq!(xla_packing(&reading::parse(other.as_bytes()).unwrap()), Ok(None));
+    assert_eq!(packed(&reading::parse(other.as_bytes()).unwrap()), Ok(None));
     let other = text.replace(":T(8,128)", "");
-    assert_eq!(xla_packing(&reading::parse(other.as_bytes()).unwrap()), Ok(None));
+    assert_eq!(packed(&reading::parse(other.as_bytes()).unwrap()), Ok(None));
 }
 
 /// Values of random sizes and lives: the heap holds what is alive at once, and wastes no more than
@@ -285,7 +291,7 @@ fn packed_heaps_of_random_programs() {
         lines += "  ROOT r = f32[8,128]{T} custom-call(p), custom_call_target=\"k\"\n";
         let module = tpu_program(&lines);
         let live = xla_account(&module, None).unwrap().hbm.bytes;
-        let packing = xla_packing(&module).unwrap().unwrap();
+        let packing = packed(&module).unwrap().unwrap();
         assert_eq!(packing.heap, live + packing.fragmentation, "{lines}");
         assert!((live..=sum).contains(&packing.heap), "{lines}");
         wasted += i64::from(packing.fragmentation > 0);

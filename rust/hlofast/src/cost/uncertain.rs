@@ -87,7 +87,7 @@ pub struct Product {
 /// The matmuls and convolutions of a module, in row order.
 pub fn products(module: &Module, facts: &Facts) -> Vec<Product> {
     let mut known: HashMap<Alike<'_>, Option<Contraction>, BuildMix> = HashMap::default();
-    let product = |row: Row| match module.opcode(row) {
+    let product = |(row, opcode): (Row, &Opcode)| match opcode {
         opcode if opcode.is_matmul() => {
             // Layers without a loop repeat the same matmuls.
             let contraction = match alike(module, row) {
@@ -105,7 +105,7 @@ pub fn products(module: &Module, facts: &Facts) -> Vec<Product> {
         }
         _ => None,
     };
-    module.rows().filter_map(product).collect()
+    module.rows().zip(&module.columns().opcodes).filter_map(product).collect()
 }
 
 fn is_product(kind: CustomCallKind) -> bool {

@@ -226,7 +226,7 @@ pub fn analyse(
     in_time("collectives")?;
     let (collectives, mesh, sent) = (analyses.collectives(), analyses.mesh(), analyses.sent());
     in_time("memory")?;
-    let (in_memory, account) = analyses.memory_and_account();
+    let (in_memory, account) = (analyses.memory(), analyses.account());
     let origin = analyses.origin();
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
     let mut add = |kind: TableKind, columns: Columns| tables.push((kind, columns));

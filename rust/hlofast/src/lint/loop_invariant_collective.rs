@@ -6,7 +6,7 @@ use super::site::{Rule, Site};
 use super::walk::{Trail, converts, is_kept};
 use crate::comms::{Collective, CollectiveKind};
 use crate::ir::intern::BuildMix;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
@@ -87,7 +87,7 @@ fn changes(module: &Module, body: ComputationId, varying: &[bool]) -> Vec<Change
             Constant | Iota | PartitionId | ReplicaId => Change::Constant,
             Parameter | AfterAll => Change::Changes,
             opcode if varies(opcode) => Change::Changes,
-            _ if calls_varying(module, Row(row), varying) => Change::Changes,
+            _ if calls_varying(module.calls(Row(row)), varying) => Change::Changes,
             _ => most().unwrap_or(Change::Changes),
         };
         if let Some(slot) = place(row).and_then(|at| rows.get_mut(at)) {
@@ -119,16 +119,18 @@ fn varies(opcode: Opcode) -> bool {
 fn varying_computations(module: &Module) -> Vec<bool> {
     let mut varying = vec![false; module.computations().len()];
     for id in module.computation_post_order().iter().copied() {
-        let mut rows = module.computation(id).rows().map(Row);
+        let rows = module.computation(id).rows();
+        let own = &module.columns().opcodes[rows.start as usize..rows.end as usize];
+        let calls = &module.all_calls()[module.calls_within(id)];
         varying[id.0 as usize] =
-            rows.any(|row| varies(module.opcode(row)) || calls_varying(module, row, &varying));
+            own.iter().any(|opcode| varies(*opcode)) || calls_varying(calls, &varying);
     }
     varying
 }
 
-fn calls_varying(module: &Module, row: Row, varying: &[bool]) -> bool {
+fn calls_varying(calls: &[Call], varying: &[bool]) -> bool {
     let is_varying = |id: ComputationId| varying.get(id.0 as usize).copied().unwrap_or(true);
-    module.calls(row).iter().any(|call| is_varying(call.computation))
+    calls.iter().any(|call| is_varying(call.computation))
 }
 
 fn site(

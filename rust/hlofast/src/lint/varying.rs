@@ -84,15 +84,15 @@ impl Varying {
             devices: OnceCell::new(),
             all,
             visits: Cell::new(visits),
-            arguments: vec![None; count],
+            has_run: vec![false; count],
+            arguments: vec![0; leaves],
             orders: if module.is_ordered() { Vec::new() } else { vec![None; count] },
             masks: vec![0; leaves],
             sources: HashMap::default(),
         };
         let batch = follower.entry()?;
         follower.run(module.entry(), 0)?;
-        let is_reached = follower.arguments.iter().map(Option::is_some).collect();
-        Some(Self { masks: follower.masks, is_reached, all, batch })
+        Some(Self { masks: follower.masks, is_reached: follower.has_run, all, batch })
     }
 
     fn mask(&self, module: &Module, row: Row) -> Option<u64> {
@@ -183,8 +183,10 @@ struct Follower<'a, 'b> {
     all: u64,
     /// Visits of leaves that are left.
     visits: Cell<usize>,
-    /// By computation: the masks of its parameters at its last run; None if it did not run.
-    arguments: Vec<Option<Vec<u64>>>,
+    /// By computation: whether it has run.
+    has_run: Vec<bool>,
+    /// By leaf of a parameter: its mask at the last run of its computation.
+    arguments: Vec<u64>,
     /// By computation: its rows, operands first; empty if the text has them in that order.
     orders: Vec<Option<Rc<[u32]>>>,
     masks: Vec<u64>,
@@ -354,23 +356,14 @@ impl Follower<'_, '_> {
     /// Whether the parameters of computation `id` have other masks than at its last run, which become
     /// those of the last run.
     fn is_news(&mut self, id: ComputationId) -> Option<bool> {
-        let parameters = self.program.module.parameter_rows(id);
-        let last = self.arguments.get_mut(id.0 as usize)?;
-        let mut is_news = last.is_none();
-        let last = last.get_or_insert_with(|| Vec::with_capacity(parameters.len()));
+        let mut is_news = !std::mem::replace(self.has_run.get_mut(id.0 as usize)?, true);
         let mut known = 0;
-        for row in parameters {
-            let place = *row as usize;
-            let own = match self.places.get(place..place + 2) {
-                Some([start, end]) => self.masks.get(*start as usize..*end as usize)?,
-                _ => return None,
-            };
-            for mask in own {
-                match last.get_mut(known) {
-                    Some(before) => is_news |= std::mem::replace(before, *mask) != *mask,
-                    None => last.push(*mask),
-                }
-                known += 1;
+        for row in self.program.module.parameter_rows(id) {
+            let leaves = self.leaves(Row(*row));
+            known += leaves.len();
+            let own = self.masks.get(leaves.clone())?;
+            for (before, mask) in self.arguments.get_mut(leaves)?.iter_mut().zip(own) {
+                is_news |= std::mem::replace(before, *mask) != *mask;
             }
         }
         self.visits.set(self.visits.get().checked_sub(known)?);

@@ -83,6 +83,13 @@ impl Donations {
             }
         }
     }
+
+    /// Joins results and the parameters whose memory they take.
+    pub fn join(&self, values: &[u32], sets: &mut Sets) {
+        for (result, parameter) in &self.pairs {
+            sets.join(values[*result as usize], values[*parameter as usize]);
+        }
+    }
 }
 
 /// (number, row) of the entry's parameters, sorted.
@@ -118,17 +125,9 @@ fn donated_pair(
     Some(((result, parameter), is_same))
 }
 
-/// Joins the values that must share a buffer.
-pub(super) fn join_aliases(
-    reader: &Reader<'_>,
-    values: &[u32],
-    donations: &Donations,
-    sets: &mut Sets,
-) {
+/// Joins the values that must share a buffer, whatever is donated.
+pub(super) fn join_aliases(reader: &Reader<'_>, values: &[u32], sets: &mut Sets) {
     let mut join = |a: u32, b: u32| sets.join(values[a as usize], values[b as usize]);
-    for (result, parameter) in &donations.pairs {
-        join(*result, *parameter);
-    }
     // Where attributes have to be found again, the text is searched once: most modules lack this one.
     let module = reader.module;
     let has_listed = !module.columns().value_ends.is_empty()

@@ -61,6 +61,37 @@ pub(super) fn kinds(reader: &Reader<'_>, values: &[u32], buffers: &Buffers) -> V
     kinds
 }
 
+/// The buffers of a program, and when their values are live.
+#[derive(Debug)]
+pub(super) struct Buffered {
+    buffers: Buffers,
+    ranges: Ranges,
+    kinds: Vec<Kind>,
+    /// By buffer: the place of its first value in the order of assignment.
+    firsts: Vec<u32>,
+}
+
+impl Buffered {
+    pub fn new(reader: &Reader<'_>, values: &[u32], buffers: Buffers, ranges: Ranges) -> Self {
+        let module = reader.module;
+        // By row: its place among all rows that have a step, computations before those they call.
+        let has_steps = |id: &ComputationId| reader.steps.spans[id.0 as usize].0 != NONE;
+        let callers_first = module.computation_post_order().iter().copied().rev();
+        let mut places = vec![LAST; module.row_count()];
+        for (place, row) in (0..).zip(post_orders(module, callers_first.filter(has_steps))) {
+            places[row as usize] = place;
+        }
+        let place = |value: &u32| {
+            let step = reader.nodes.steps[*value as usize];
+            places[reader.steps.rows[step as usize] as usize]
+        };
+        let first = |buffer| buffers.values(buffer).iter().map(place).min().unwrap_or(LAST);
+        let firsts = (0..buffers.len()).map(first).collect();
+        let kinds = kinds(reader, values, &buffers);
+        Buffered { buffers, ranges, kinds, firsts }
+    }
+}
+
 /// The buffers of a program, to be assigned.
 pub(super) struct Assignment<'a> {
     reader: &'a Reader<'a>,
@@ -68,7 +99,8 @@ pub(super) struct Assignment<'a> {
     buffers: &'a Buffers,
     ranges: &'a Ranges,
     pub sizes: &'a Sizes,
-    kinds: Vec<Kind>,
+    kinds: &'a [Kind],
+    firsts: &'a [u32],
     in_place: InPlace<'a>,
 }
 
@@ -76,13 +108,12 @@ impl<'a> Assignment<'a> {
     pub fn new(
         reader: &'a Reader<'a>,
         values: &'a [u32],
-        buffers: &'a Buffers,
-        ranges: &'a Ranges,
+        buffered: &'a Buffered,
         sizes: &'a Sizes,
     ) -> Self {
-        let kinds = kinds(reader, values, buffers);
+        let Buffered { buffers, ranges, kinds, firsts } = buffered;
         let in_place = InPlace::new(reader, values);
-        Assignment { reader, values, buffers, ranges, sizes, kinds, in_place }
+        Assignment { reader, values, buffers, ranges, sizes, kinds, firsts, in_place }
     }
 
     fn bytes(&self, buffer: usize) -> i64 {
@@ -164,14 +195,6 @@ impl<'a> Assignment<'a> {
                 *slot = true;
             }
         }
-        let module = self.reader.module;
-        // By row: its place among all rows that have a step, computations before those they call.
-        let has_steps = |id: &ComputationId| self.reader.steps.spans[id.0 as usize].0 != NONE;
-        let callers_first = module.computation_post_order().iter().copied().rev();
-        let mut places = vec![LAST; module.row_count()];
-        for (place, row) in (0..).zip(post_orders(module, callers_first.filter(has_steps))) {
-            places[row as usize] = place;
-        }
         let mut order: Vec<u128> = Vec::with_capacity(self.kinds.len());
         for (buffer, kind) in self.kinds.iter().enumerate() {
             let is_assigned = match kind {
@@ -184,14 +207,9 @@ impl<'a> Assignment<'a> {
             }
             let bytes = self.bytes(buffer);
             if bytes > 0 {
-                let place = |value: &u32| {
-                    let step = self.reader.nodes.steps[*value as usize];
-                    places[self.reader.steps.rows[step as usize] as usize]
-                };
-                let first = self.buffers.values(buffer).iter().map(place).min().unwrap_or(LAST);
                 // One number for all, which sorts faster.
                 let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
-                let place = is_temporary | u64::from(first) << 32 | buffer as u64;
+                let place = is_temporary | u64::from(self.firsts[buffer]) << 32 | buffer as u64;
                 order.push(u128::from(!(bytes as u64)) << 64 | u128::from(place));
             }
         }

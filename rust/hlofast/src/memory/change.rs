@@ -7,9 +7,8 @@
 //! allocated throughout, and temporaries of the step live in it until it is written; once it takes the
 //! memory of a parameter, these need memory of their own. So donating frees less than the bytes of the results.
 
-use super::alias::Sets;
 use super::xla::{Sizes, account_with};
-use super::{Frame, MemoryError, Rule, Tables};
+use super::{Frame, MemoryError, Tables};
 use crate::ir::decode::Alias;
 use crate::ir::{Module, ShapeId};
 use std::collections::HashMap;
@@ -80,15 +79,17 @@ impl Change {
     }
 }
 
-/// The HBM peak of `module` after `change`, in XLA's account. The text order is the schedule.
+/// The HBM peak of `module` after `change`, in XLA's account. The text order is the schedule; `frame` is the
+/// frame of the module in that order.
 pub fn peak_after(
     module: &Module,
+    frame: &Frame,
     tables: Option<Tables>,
     change: &Change,
 ) -> Result<i64, MemoryError> {
-    let mut frame = Frame::donating(module, None, Rule::Xla, &change.donated)?;
-    let ranges = std::mem::take(&mut frame.ranges);
-    let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+    let frame = frame.marked();
+    let donating = (!change.donated.is_empty()).then(|| frame.donating(module, &change.donated));
+    let frame = donating.as_ref().unwrap_or(frame);
     let resized =
         change.resized.iter().filter_map(|own| Some((own.shape, i64::try_from(own.bytes).ok()?)));
     let resized: HashMap<ShapeId, i64> = resized.collect();
@@ -97,5 +98,5 @@ pub fn peak_after(
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
     let sizes = Sizes::new(&frame.reader(module), changed);
-    Ok(account_with(module, &frame, (sets, ranges), sizes, tables)?.hbm_peak())
+    Ok(account_with(module, frame, sizes, tables)?.hbm_peak())
 }

@@ -112,7 +112,7 @@ impl<'a> Classes<'a> {
         weights.dedup();
         let steps = memory.sequence().len();
         let is_carried = |value: u32| {
-            let row = memory.steps.rows[memory.nodes.steps[value as usize] as usize];
+            let row = memory.layout.steps.rows[memory.layout.nodes.steps[value as usize] as usize];
             match module.opcode(Row(row)) {
                 Opcode::Parameter => module.computation_of(Row(row)) != module.entry(),
                 opcode => opcode == Opcode::While,
@@ -303,8 +303,8 @@ impl<'a> Classes<'a> {
         let values = self.memory.buffers.of.len();
         let buffer = usize::try_from(buffer).ok().filter(|_| values > 0)?;
         let value = *self.memory.buffers.values(buffer).first()?;
-        let step = *self.memory.nodes.steps.get(value as usize)?;
-        let row = *self.memory.steps.rows.get(step as usize)?;
+        let step = *self.memory.layout.nodes.steps.get(value as usize)?;
+        let row = *self.memory.layout.steps.rows.get(step as usize)?;
         let is_parameter = module.opcode(Row(row)) == Opcode::Parameter && entry.contains(&row);
         is_parameter.then_some(Row(row))
     }

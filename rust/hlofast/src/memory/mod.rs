@@ -3,7 +3,7 @@
 //! Start at [`memory`]. Results are split into parts (`nodes.rs`), parts are traced to the values
 //! they hold (`values.rs`), values that must share memory form buffers (`alias.rs`), instructions
 //! form one sequence of steps (`schedule.rs`), and every value is live from the step that defines
-//! it to its last use (`ranges.rs`). `share.rs` decides which values may also share memory. XLA's
+//! it to its last use (`ranges.rs`); all of it is a `Frame` (`frame.rs`). `share.rs` decides which values may also share memory. XLA's
 //! account (`xla.rs`) follows its buffer assignment (`assign.rs`, `allocations.rs`) and its heap (`pack.rs`);
 //! `change.rs` repeats it for the program after a change.
 
@@ -14,6 +14,7 @@ mod change;
 mod class;
 mod donation;
 mod files;
+mod frame;
 mod in_place;
 mod listed;
 mod nodes;
@@ -32,20 +33,17 @@ pub use change::{Alike, Change, Resized, peak_after};
 pub use class::{Class, Classes};
 pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
+pub use frame::Frame;
+use frame::Layout;
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
-use xla::account_of;
-pub use xla::{Packing, Signature, Tables, XlaAccount, xla_account, xla_packing};
+pub use xla::{Packing, Signature, Tables, XlaAccount, account_from, packing_from, xla_account};
 
 use crate::cost::Backend;
-use crate::ir::decode::Alias;
 use crate::ir::{ComputationId, Module, Opcode, Row};
-use alias::{Donations, Sets, join_aliases};
-use nodes::{Nodes, ShapeNodes};
 use ranges::{Buffers, Ranges};
-use schedule::Steps;
-use values::{Reader, Values};
+use std::sync::Arc;
 
 /// Why memory cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,140 +101,67 @@ pub struct Memory {
     pub timeline: Vec<i64>,
     /// The peak.
     pub peak: Peak,
-    steps: Steps,
-    shapes: ShapeNodes,
-    nodes: Nodes,
-    values: Vec<u32>,
+    layout: Arc<Layout>,
     ranges: Ranges,
     buffers: Buffers,
     /// By node: bytes of the value it defines, in the requested memory spaces.
     bytes: Vec<i64>,
 }
 
-/// The common starting point of all rules.
-struct Frame {
-    steps: Steps,
-    shapes: ShapeNodes,
-    nodes: Nodes,
-    values: Vec<u32>,
-    mismatched: u32,
-    has_followed_markers: bool,
-    donations: Donations,
-    /// Values that must share a buffer.
-    sets: Sets,
-    /// By value: from the step that defines it to its last use.
-    ranges: Ranges,
-}
-
-impl Frame {
-    fn new(module: &Module, permutation: Option<&[u32]>, rule: Rule) -> Result<Self, MemoryError> {
-        Self::donating(module, permutation, rule, &[])
-    }
-
-    /// The frame of the module if `donated` were aliases too.
-    fn donating(
-        module: &Module,
-        permutation: Option<&[u32]>,
-        rule: Rule,
-        donated: &[Alias],
-    ) -> Result<Self, MemoryError> {
-        let shapes = ShapeNodes::new(module);
-        let steps = Steps::new(module, permutation);
-        let nodes = Nodes::new(module, &steps, &shapes).ok_or(MemoryError::TooManyParts)?;
-        let reader = Reader { module, steps: &steps, shapes: &shapes, nodes: &nodes };
-        // Alpa splits the program at its markers, so they never run.
-        let through_markers = rule == Rule::InPlace;
-        let Values { of: values, mismatched, has_followed_markers } =
-            Values::new(&reader, through_markers);
-        let mut donations = Donations::new(&reader);
-        if !donated.is_empty() {
-            donations.add(&reader, donated);
-        }
-        let mut sets = Sets::new(values.len());
-        join_aliases(&reader, &values, &donations, &mut sets);
-        let mut ranges = Ranges::new(&reader, &values, &donations);
-        ranges.hand_over_joined(&reader, &values);
-        Ok(Frame {
-            steps,
-            shapes,
-            nodes,
-            values,
-            mismatched,
-            has_followed_markers,
-            donations,
-            sets,
-            ranges,
-        })
-    }
-
-    fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {
-        Reader { module, steps: &self.steps, shapes: &self.shapes, nodes: &self.nodes }
-    }
-}
-
 /// Analyses the live values of `module`.
 pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError> {
     let permutation = order::permutation(module, options.order);
     let frame = Frame::new(module, permutation.as_deref(), options.rule)?;
-    memory_of(module, frame, options)
+    memory_of(module, &frame, options)
+}
+
+/// [`memory`] of a module whose frame is known.
+pub fn memory_from(
+    module: &Module,
+    frame: &Frame,
+    options: &Options,
+) -> Result<Memory, MemoryError> {
+    match (options.order, options.rule) {
+        (Order::Text, Rule::InPlace) => memory_of(module, frame, options),
+        (Order::Text, _) => memory_of(module, frame.marked(), options),
+        _ => memory(module, options),
+    }
 }
 
 /// The memory of `module` if its instructions ran in the order of XLA's list scheduler. `own` is the memory in the
 /// text's order, `sizes` are the bytes of shapes.
 pub fn memory_listed(module: &Module, own: &Memory, sizes: &[i64]) -> Result<Memory, MemoryError> {
     let has_steps = |id: ComputationId| {
-        own.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
+        own.layout.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
     };
     let order = listed::listed(module, sizes, has_steps).ok_or(MemoryError::TooLarge)?;
     let frame = Frame::new(module, Some(&order), own.options.rule)?;
-    memory_of(module, frame, &own.options)
+    memory_of(module, &frame, &own.options)
 }
 
-/// [`memory`] and [`xla_account`], sharing work if the options allow it.
-pub fn memory_and_account(
-    module: &Module,
-    options: &Options,
-    tables: Option<Tables>,
-) -> (Result<Memory, MemoryError>, Result<XlaAccount, MemoryError>) {
-    if options.order != Order::Text {
-        return (memory(module, options), xla_account(module, tables));
-    }
-    let frame = match Frame::new(module, None, options.rule) {
-        Ok(frame) => frame,
-        Err(error) => return (Err(error), Err(error)),
-    };
-    let account = if frame.has_followed_markers {
-        xla_account(module, tables)
-    } else {
-        account_of(module, &frame, frame.sets.clone(), frame.ranges.clone(), tables)
-    };
-    (memory_of(module, frame, options), account)
-}
-
-fn memory_of(module: &Module, mut frame: Frame, options: &Options) -> Result<Memory, MemoryError> {
-    let order = options.order;
-    let mut ranges = std::mem::take(&mut frame.ranges);
-    let mut sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+fn memory_of(module: &Module, frame: &Frame, options: &Options) -> Result<Memory, MemoryError> {
+    let (mut ranges, mut sets) = (frame.ranges.clone(), frame.sets.clone());
+    let layout = &frame.layout;
     let reader = frame.reader(module);
     let count = reader.steps.len();
     if options.rule == Rule::InPlace {
-        share::join_shared(&reader, &frame.values, &ranges, &mut sets);
+        share::join_shared(&reader, &layout.values, &ranges, &mut sets);
     }
     let is_static = options.constants == Constants::Program || options.rule == Rule::Xla;
     if is_static {
         ranges.keep_constants(&reader);
     }
-    let buffers = Buffers::new(&frame.values, &mut sets);
+    let buffers = Buffers::new(&layout.values, &mut sets);
     ranges.take_turns(&buffers, |_, _, _| options.rule != Rule::Values);
     if options.rule == Rule::Xla {
-        xla::keep_results(&reader, &frame.values, &buffers, &mut ranges);
+        xla::keep_results(&reader, &layout.values, &buffers, &mut ranges);
     }
     let backend = Backend::of_module(module);
-    let sized = peak::Sized::new(&reader, &frame.values, options, backend);
+    let sized = peak::Sized::new(&reader, &layout.values, options, backend);
     let mut doubts = Doubts {
         is_unscheduled: !module.is_scheduled(),
         disordered: reader.steps.disordered,
-        mismatched: frame.mismatched,
+        mismatched: layout.mismatched,
         contradictory_aliases: frame.donations.contradictory,
         has_unreadable_aliases: frame.donations.is_unreadable,
         unknown_sizes: sized.unknown.clone(),
@@ -251,18 +176,14 @@ fn memory_of(module: &Module, mut frame: Frame, options: &Options) -> Result<Mem
         Rule::InPlace | Rule::Xla => peak::highest(&timeline),
     };
     let peak = Peak { step: at, bytes: timeline.get(at as usize).copied().unwrap_or(0) };
-    let Frame { steps, shapes, nodes, values, .. } = frame;
     Ok(Memory {
         options: *options,
-        order,
+        order: options.order,
         backend,
         doubts,
         timeline,
         peak,
-        steps,
-        shapes,
-        nodes,
-        values,
+        layout: Arc::clone(layout),
         ranges,
         buffers,
         bytes: sized.bytes,
@@ -272,49 +193,52 @@ fn memory_of(module: &Module, mut frame: Frame, options: &Options) -> Result<Mem
 impl Memory {
     /// The row of every step.
     pub fn sequence(&self) -> &[u32] {
-        &self.steps.rows
+        &self.layout.steps.rows
     }
 
     /// The step at which `row` runs; None for rows without a step, such as rows inside fusions.
     pub fn step_of(&self, row: Row) -> Option<u32> {
-        self.steps.of(row.0)
+        self.layout.steps.of(row.0)
     }
 
     /// The instruction, and the part of its result, that define the value in part `part` of `row`.
     pub fn maker_of(&self, row: Row, part: u32) -> Option<(Row, u32)> {
-        let nodes = self.nodes.of(self.steps.of(row.0)?);
+        let nodes = self.layout.nodes.of(self.layout.steps.of(row.0)?);
         let node = nodes.start.checked_add(part).filter(|node| *node < nodes.end)?;
-        let value = *self.values.get(node as usize)?;
-        let step = *self.nodes.steps.get(value as usize)?;
-        let maker = Row(*self.steps.rows.get(step as usize)?);
-        Some((maker, value - self.nodes.of(step).start))
+        let value = *self.layout.values.get(node as usize)?;
+        let step = *self.layout.nodes.steps.get(value as usize)?;
+        let maker = Row(*self.layout.steps.rows.get(step as usize)?);
+        Some((maker, value - self.layout.nodes.of(step).start))
     }
 
     /// The buffer of the value in part `part` of `row`.
     pub fn buffer_of(&self, row: Row, part: u32) -> Option<u32> {
-        let nodes = self.nodes.of(self.steps.of(row.0)?);
+        let nodes = self.layout.nodes.of(self.layout.steps.of(row.0)?);
         let node = nodes.start.checked_add(part).filter(|node| *node < nodes.end)?;
-        let value = *self.values.get(node as usize)?;
+        let value = *self.layout.values.get(node as usize)?;
         self.buffers.of.get(value as usize).copied().filter(|buffer| *buffer != u32::MAX)
     }
 
     /// The parts of its result that `row` itself defines.
     pub fn makes(&self, row: Row) -> impl Iterator<Item = u32> + '_ {
-        let nodes = self.steps.of(row.0).map(|step| self.nodes.of(step)).unwrap_or_default();
+        let nodes =
+            self.layout.steps.of(row.0).map(|step| self.layout.nodes.of(step)).unwrap_or_default();
         let start = nodes.start;
-        nodes.filter(|node| self.values.get(*node as usize) == Some(node)).map(move |n| n - start)
+        nodes
+            .filter(|node| self.layout.values.get(*node as usize) == Some(node))
+            .map(move |n| n - start)
     }
 
     /// The row that runs at the peak; None for a module without instructions.
     pub fn peak_row(&self) -> Option<Row> {
-        self.steps.rows.get(self.peak.step as usize).map(|row| Row(*row))
+        self.layout.steps.rows.get(self.peak.step as usize).map(|row| Row(*row))
     }
 
     /// The values live at `step`, largest first, then by row and part.
     pub fn live_at(&self, module: &Module, step: u32) -> Vec<LiveValue> {
         let mut live: Vec<LiveValue> = Vec::new();
-        for node in 0..self.values.len() as u32 {
-            if self.values[node as usize] == node
+        for node in 0..self.layout.values.len() as u32 {
+            if self.layout.values[node as usize] == node
                 && self.ranges.starts[node as usize] <= step
                 && step <= self.ranges.ends[node as usize]
             {
@@ -341,7 +265,7 @@ impl Memory {
             return row;
         }
         let computation = module.computation_of(row);
-        let caller = self.steps.callers.get(computation.0 as usize);
+        let caller = self.layout.steps.callers.get(computation.0 as usize);
         caller.filter(|caller| caller.0 != schedule::NONE).map_or(row, |caller| Row(caller.0))
     }
 
@@ -364,20 +288,20 @@ impl Memory {
 
     /// Every value, by step and part.
     pub fn all_values(&self, module: &Module) -> Vec<LiveValue> {
-        let nodes = 0..self.values.len() as u32;
-        let made = nodes.filter(|node| self.values[*node as usize] == *node);
+        let nodes = 0..self.layout.values.len() as u32;
+        let made = nodes.filter(|node| self.layout.values[*node as usize] == *node);
         made.map(|node| self.live_value(module, node)).collect()
     }
 
     fn live_value(&self, module: &Module, node: u32) -> LiveValue {
-        let step = self.nodes.steps[node as usize];
-        let row = Row(self.steps.rows[step as usize]);
-        let part = node - self.nodes.of(step).start;
-        let shape = self.shapes.shape_at(module, module.shape(row), part);
+        let step = self.layout.nodes.steps[node as usize];
+        let row = Row(self.layout.steps.rows[step as usize]);
+        let part = node - self.layout.nodes.of(step).start;
+        let shape = self.layout.shapes.shape_at(module, module.shape(row), part);
         LiveValue {
             row,
             part,
-            path: self.shapes.path(module, module.shape(row), part),
+            path: self.layout.shapes.path(module, module.shape(row), part),
             shape,
             bytes: self.bytes[node as usize],
             memory_space: peak::memory_space(module, shape),

@@ -7,8 +7,8 @@
 //! it allocates in HBM, fragmentation included (`pack.rs`). Found by comparison with programs
 //! compiled ahead of time for v4, v5e, v5p and v6e; see `tests/memory_tpu.rs`.
 
-use super::alias::{Donations, Sets};
-use super::assign::{Assignment, Heap, Kind, kinds};
+use super::alias::Donations;
+use super::assign::{Assignment, Buffered, Heap, Kind, kinds};
 use super::nodes::node_shapes;
 use super::peak::memory_space;
 use super::ranges::{Buffers, Ranges};
@@ -120,35 +120,30 @@ impl XlaAccount {
 
 /// XLA's account of `module`, whose text order is the schedule.
 pub fn xla_account(module: &Module, tables: Option<Tables>) -> Result<XlaAccount, MemoryError> {
-    let mut frame = Frame::new(module, None, Rule::Xla)?;
-    let ranges = std::mem::take(&mut frame.ranges);
-    let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
-    account_of(module, &frame, sets, ranges, tables)
+    account_from(module, &Frame::new(module, None, Rule::Xla)?, tables)
 }
 
-/// The account from `sets` and `ranges` of `frame`.
-pub(super) fn account_of(
+/// [`xla_account`] of a module whose frame is known.
+pub fn account_from(
     module: &Module,
     frame: &Frame,
-    sets: Sets,
-    ranges: Ranges,
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
-    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    account_with(module, frame, (sets, ranges), sizes, tables)
+    let frame = frame.marked();
+    account_with(module, frame, Sizes::new(&frame.reader(module), |_, bytes| bytes), tables)
 }
 
-/// [`account_of`] with other sizes.
+/// The account of the program if its values had other sizes.
 pub(super) fn account_with(
     module: &Module,
     frame: &Frame,
-    shared: (Sets, Ranges),
     sizes: Sizes,
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
-    assigned(module, frame, shared, sizes, |reader, assignment, is_in_heap| {
+    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
         let backend = Backend::of_module(module);
-        let tables = tables.unwrap_or_else(|| Tables::of_module(module, backend));
+        let tables = tables
+            .unwrap_or_else(|| *frame.tables.get_or_init(|| Tables::of_module(module, backend)));
         let mut account = XlaAccount::default();
         signature(reader, &frame.donations, assignment.sizes, tables, &mut account)?;
         account.constants = constants(reader, assignment.sizes)?;
@@ -191,15 +186,13 @@ impl Packing {
 
 /// Places the values of the HBM heap as XLA does for a scheduled TPU module. None for other
 /// modules, whose heaps are packed in other ways, and for a module that has too many values.
-pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
+pub fn packing_from(module: &Module, frame: &Frame) -> Result<Option<Packing>, MemoryError> {
     if Backend::of_module(module) != Backend::Tpu || !module.is_scheduled() {
         return Ok(None);
     }
-    let mut frame = Frame::new(module, None, Rule::Xla)?;
-    let ranges = std::mem::take(&mut frame.ranges);
-    let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+    let frame = frame.marked();
     let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    assigned(module, &frame, (sets, ranges), sizes, |_, assignment, is_in_heap| {
+    assigned(module, frame, sizes, |_, assignment, is_in_heap| {
         let live = assignment.heaps(is_in_heap)?.get(&HBM).map_or(0, |heap| heap.bytes);
         let tables = assignment.table_bytes(is_in_heap);
         Ok(assignment.packed(is_in_heap).map(|heap| Packing {
@@ -214,21 +207,27 @@ pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
 fn assigned<T>(
     module: &Module,
     frame: &Frame,
-    (mut sets, mut ranges): (Sets, Ranges),
     sizes: Sizes,
     then: impl FnOnce(&Reader<'_>, &Assignment<'_>, &[bool]) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
-    let buffers = Buffers::new(&frame.values, &mut sets);
     let reader = frame.reader(module);
-    ranges.take_turns(&buffers, |ranges, first, second| {
-        // In fast memory XLA allocates the replacement of a value before it frees the value; values
-        // carried by loops and branches count as one.
-        let row = Row(reader.steps.rows[reader.nodes.steps[second] as usize]);
-        sizes.spaces[second] != FAST
-            || ranges.starts[first] == ranges.starts[second]
-            || matches!(module.opcode(row), Opcode::Parameter | Opcode::While | Opcode::Conditional)
+    let values = &frame.layout.values;
+    // No change of sizes changes these: they depend on memory spaces alone.
+    let buffered = frame.buffered.get_or_init(|| {
+        let buffers = Buffers::new(values, &mut frame.sets.clone());
+        let mut ranges = frame.ranges.clone();
+        ranges.take_turns(&buffers, |ranges, first, second| {
+            // In fast memory XLA allocates the replacement of a value before it frees the value;
+            // values carried by loops and branches count as one.
+            let row = Row(reader.steps.rows[reader.nodes.steps[second] as usize]);
+            let opcode = module.opcode(row);
+            sizes.spaces[second] != FAST
+                || ranges.starts[first] == ranges.starts[second]
+                || matches!(opcode, Opcode::Parameter | Opcode::While | Opcode::Conditional)
+        });
+        Buffered::new(&reader, values, buffers, ranges)
     });
-    let assignment = Assignment::new(&reader, &frame.values, &buffers, &ranges, &sizes);
+    let assignment = Assignment::new(&reader, values, buffered, &sizes);
     let is_in_heap = assignment.temporaries(&frame.donations);
     then(&reader, &assignment, &is_in_heap)
 }

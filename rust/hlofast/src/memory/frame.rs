@@ -1,0 +1,109 @@
+//! What all accounts of a module start from: its values, which of them must share memory, and when they
+//! are live, for one order of the instructions.
+
+use super::alias::{Donations, Sets, join_aliases};
+use super::assign::Buffered;
+use super::nodes::{Nodes, ShapeNodes};
+use super::ranges::Ranges;
+use super::schedule::Steps;
+use super::values::{Reader, Values};
+use super::{MemoryError, Rule, Tables};
+use crate::ir::Module;
+use crate::ir::decode::Alias;
+use std::sync::{Arc, OnceLock};
+
+/// The steps of a module, and the values that its results hold.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub steps: Steps,
+    pub shapes: ShapeNodes,
+    pub nodes: Nodes,
+    /// By node: the value that it holds.
+    pub values: Vec<u32>,
+    pub mismatched: u32,
+    has_followed_markers: bool,
+}
+
+/// The common starting point of all rules.
+#[derive(Debug)]
+pub struct Frame {
+    pub(super) layout: Arc<Layout>,
+    pub(super) donations: Donations,
+    /// Values that must share a buffer.
+    pub(super) sets: Sets,
+    /// By value: from the step that defines it to its last use.
+    pub(super) ranges: Ranges,
+    /// The buffers of XLA's account.
+    pub(super) buffered: OnceLock<Buffered>,
+    /// How the text's device rounds pointer tables.
+    pub(super) tables: OnceLock<Tables>,
+    /// The frame in which markers are instructions, if this frame looks through any.
+    marked: Option<Box<Frame>>,
+}
+
+impl Frame {
+    /// The frame of `module` in the order of its text, for [`super::memory_from`] and its siblings.
+    pub fn of_text(module: &Module) -> Result<Self, MemoryError> {
+        let mut frame = Self::new(module, None, Rule::InPlace)?;
+        if frame.layout.has_followed_markers {
+            frame.marked = Some(Box::new(Self::new(module, None, Rule::Xla)?));
+        }
+        Ok(frame)
+    }
+
+    pub(super) fn new(
+        module: &Module,
+        permutation: Option<&[u32]>,
+        rule: Rule,
+    ) -> Result<Self, MemoryError> {
+        let shapes = ShapeNodes::new(module);
+        let steps = Steps::new(module, permutation);
+        let nodes = Nodes::new(module, &steps, &shapes).ok_or(MemoryError::TooManyParts)?;
+        let reader = Reader { module, steps: &steps, shapes: &shapes, nodes: &nodes };
+        // Alpa splits the program at its markers, so they never run.
+        let through_markers = rule == Rule::InPlace;
+        let Values { of: values, mismatched, has_followed_markers } =
+            Values::new(&reader, through_markers);
+        let donations = Donations::new(&reader);
+        let mut sets = Sets::new(values.len());
+        join_aliases(&reader, &values, &mut sets);
+        let layout = Layout { steps, shapes, nodes, values, mismatched, has_followed_markers };
+        Ok(Self::of_layout(module, Arc::new(layout), donations, sets))
+    }
+
+    fn of_layout(
+        module: &Module,
+        layout: Arc<Layout>,
+        donations: Donations,
+        mut sets: Sets,
+    ) -> Self {
+        let (reader, values) = (layout.reader(module), &layout.values);
+        donations.join(values, &mut sets);
+        let mut ranges = Ranges::new(&reader, values, &donations);
+        ranges.hand_over_joined(&reader, values);
+        let (buffered, tables, marked) = (OnceLock::new(), OnceLock::new(), None);
+        Frame { layout, donations, sets, ranges, buffered, tables, marked }
+    }
+
+    /// The frame of the module if `donated` were aliases too.
+    pub(super) fn donating(&self, module: &Module, donated: &[Alias]) -> Self {
+        let mut donations = self.donations.clone();
+        donations.add(&self.reader(module), donated);
+        Self::of_layout(module, Arc::clone(&self.layout), donations, self.sets.clone())
+    }
+
+    /// The frame in which markers are instructions, as for XLA.
+    pub(super) fn marked(&self) -> &Frame {
+        self.marked.as_deref().unwrap_or(self)
+    }
+
+    pub(super) fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {
+        self.layout.reader(module)
+    }
+}
+
+impl Layout {
+    fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {
+        Reader { module, steps: &self.steps, shapes: &self.shapes, nodes: &self.nodes }
+    }
+}
