@@ -227,6 +227,30 @@ def test_a_missing_path_is_a_row(tmp_path: Path) -> None:
     assert "No such file" in row["reason"]
 
 
+def test_a_dataset_needs_a_path_that_exists(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        scan(tmp_path / "nowhere", tmp_path / "dataset")
+    assert not (tmp_path / "dataset").exists()
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "a.after_optimizations.txt").write_bytes(mixed_texts(1)[0].after)
+    scan(tmp_path / "dumps", tmp_path / "dataset")
+    (tmp_path / "dumps").rename(tmp_path / "moved")
+    # A folder that is gone, such as an unmounted one, must not cost the rows of its files.
+    with pytest.raises(FileNotFoundError):
+        scan(tmp_path / "dumps", tmp_path / "dataset")
+    again = scan([tmp_path / "nowhere", tmp_path / "moved"], tmp_path / "dataset")
+    assert (again.counts["read"], again.counts["failed"]) == (1, 1)
+
+
+def test_skipped_files_are_counted_by_kind(tmp_path: Path) -> None:
+    (tmp_path / "a.after_optimizations.txt").write_bytes(mixed_texts(1)[0].after)
+    for name in ("c.ll", "b.ll", "README"):
+        (tmp_path / name).write_bytes(b"; x\n")
+    (skipped,) = (own for own in scan(tmp_path).sections() if own.name == "skipped")
+    found = {row["kind"]: (row["files"], row["example"]) for row in skipped.table}
+    assert found == {"code": (2, "b.ll"), "other": (1, "README")}
+
+
 def test_a_folder_without_permission_is_a_row(tmp_path: Path) -> None:
     (tmp_path / "open.after_optimizations.txt").write_bytes(mixed_texts(1)[0].after)
     for name in ("closed", "secret.after_optimizations.txt"):

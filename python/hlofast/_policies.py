@@ -396,8 +396,9 @@ class Policies:
         for policy in (*every, *([] if self.chosen is None else [self.chosen])):
             if policy.name != same and all(own._keeps != policy._keeps for own in shown):
                 shown.append(policy)
-        # What was asked for is shown even if another row keeps the same.
-        rows += [policy._row() for policy in (*shown, *more)]
+        # What was asked for is shown even if a row of another name keeps the same.
+        names = [policy.name for policy in shown]
+        rows += [own._row() for own in (*shown, *(own for own in more if own.name not in names))]
         return of_rows(fields.POLICIES, rows)
 
     @property

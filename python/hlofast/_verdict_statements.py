@@ -132,7 +132,8 @@ def _policy(verdict: Verdict) -> str | None:
     before, after = policies.step_seconds, chosen.step_seconds
     step = ""
     if before is not None and after is not None:
-        step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
+        now, then = output.seconds(before), output.seconds(after)
+        step = f" and a step of {then}{', as now' if now == then else f' instead of {now}'}"
     return (
         f"put the {policies.iteration}s under jax.checkpoint with {chosen.counted}: about "
         f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat prints the code"

@@ -110,9 +110,9 @@ def scan(
     refuses become rows of `files`, like all files that cannot be read.
 
     Raises `ValueError` for invalid options and for an `out` that is not a dataset, and `OSError` if
-    `out` cannot be written.
+    `out` cannot be written, or is given and none of `paths` exists.
     """
-    return Scanner(
+    scanner = Scanner(
         paths,
         out,
         format=format,
@@ -130,4 +130,7 @@ def scan(
         libraries=libraries,
         frame=frame,
         merge_layers=merge_layers,
-    ).run()
+    )
+    if out is not None:
+        scanner.require_paths()
+    return scanner.run()

@@ -30,6 +30,11 @@ _SHOWN = (
     "device",
 )
 _FAILURES = ("path", "line", "column", "reason")
+_SKIPPED = (
+    Field("word", "kind", "What the files are, by their names and contents."),
+    Field("count", "files", "Number of files."),
+    Field("path", "example", "The first of their names."),
+)
 
 
 class Scan(Result):
@@ -64,6 +69,7 @@ class Scan(Result):
         self.failures: list[dict[str, Any]] = []
         """The rows of `files` for failed files, at most 1000."""
         self._failed: set[str] = set()
+        self._skipped: dict[str, tuple[int, str]] = {}
         self._failed_before: list[dict[str, Any]] | None = None
         self.unknown_targets: list[str] = []
         """Chips named by dumps that are missing from the device table."""
@@ -219,7 +225,7 @@ class Scan(Result):
         return found
 
     def sections(self) -> tuple[Section, ...]:
-        """The programs, programs that differ between hosts, and files that could not be read."""
+        """The programs, those that differ between hosts, files that failed, and skipped files."""
         programs = self.programs
         hidden = () if self._together() else (_TOGETHER,)
         shown = [name for name in _SHOWN if name in programs and name not in hidden]
@@ -228,6 +234,7 @@ class Scan(Result):
         failed = [
             [row[name] for name in _FAILURES] for row in (*self.failures, *self.failed_before)
         ]
+        skipped = [(kind, *known) for kind, known in sorted(self._skipped.items())]
         columns = ("module_name", "fingerprint", "flops", "hosts", "other_hosts")
         return (
             Section("programs", "Programs", programs, shown),
@@ -238,6 +245,7 @@ class Scan(Result):
                 columns,
             ),
             Section("failures", "Not read", of_rows(fields, failed), ("path", "line", "reason")),
+            Section("skipped", "Nothing to read", of_rows(_SKIPPED, skipped)),
         )
 
     def _stored(self) -> Stored:
@@ -324,6 +332,11 @@ class Scan(Result):
                 self._failed.add(str(files._columns["path"][row]))
                 if len(self.failures) < 1000:
                     self.failures.append(files.row(row))
+            elif status != "read":
+                kind = str(files._columns["kind"][row])
+                name = str(files._columns["path"][row]).replace("\\", "/").rpartition("/")[2]
+                count, first = self._skipped.get(kind, (0, name))
+                self._skipped[kind] = count + 1, min(first, name)
 
     def _keep(self, part: ScanPart) -> None:
         for table in part.tables():

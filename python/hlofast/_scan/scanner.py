@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from hlofast import _core
@@ -128,6 +129,15 @@ class Scanner:
         finally:
             if dataset is not None:
                 dataset.close()
+
+    def require_paths(self) -> None:
+        """Raises `FileNotFoundError` if none of the paths exists; stores are not asked.
+
+        A dataset would then lose the rows of all files.
+        """
+        known = (path for path in self.paths if "://" in path or os.path.lexists(path))
+        if self.paths and next(known, None) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.paths[0])
 
     def _dataset(self) -> Dataset | None:
         if self.out is None:

@@ -189,6 +189,8 @@ def _scan_with(arguments: argparse.Namespace, stdout: TextIO, cluster: Cluster |
     if arguments.output == "-":
         return _scanner(arguments, None, cluster).run(lambda part: _write(part, stdout.buffer))
     scanner = _scanner(arguments, arguments.output, cluster)
+    if arguments.watch is None and arguments.output is not None:
+        scanner.require_paths()
     return scanner.run() if arguments.watch is None else _watch(scanner, arguments)
 
 

@@ -3,9 +3,9 @@
 //! Start at [`memory`]. Results are split into parts (`nodes.rs`), parts are traced to the values
 //! they hold (`values.rs`), values that must share memory form buffers (`alias.rs`), instructions
 //! form one sequence of steps (`schedule.rs`), and every value is live from the step that defines
-//! it to its last use (`ranges.rs`); all of it is a `Frame` (`frame.rs`). `share.rs` decides which values may also share memory. XLA's
-//! account (`xla.rs`) follows its buffer assignment (`assign.rs`, `allocations.rs`) and its heap (`pack.rs`);
-//! `change.rs` repeats it for the program after a change.
+//! it to its last use (`ranges.rs`); all of that is a `Frame` (`frame.rs`). `share.rs` decides which
+//! values may also share memory. XLA's account (`xla.rs`) follows its buffer assignment (`assign.rs`,
+//! `allocations.rs`) and its heap (`pack.rs`); `change.rs` repeats it for the program after a change.
 
 mod alias;
 mod allocations;
