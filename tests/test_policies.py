@@ -310,6 +310,8 @@ def test_the_command_line_shows_policies_and_code(capsys):
     assert cli.main(arguments) == 0
     shown = capsys.readouterr().out
     assert "Checkpoint policies of the layers" in shown
+    rows = shown.partition("Checkpoint policies of the layers")[2].partition("\n\n")[0]
+    assert rows.count("\nnothing_saveable ") == 1
     assert "policy = jax.checkpoint_policies.nothing_saveable" in shown
     assert cli.main([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)["results"][0]
