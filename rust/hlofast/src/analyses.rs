@@ -135,7 +135,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             derived_mesh: keep(&self.derived_mesh, true),
             frame: keep(&self.frame, true),
             memory: keep(&self.memory, true),
-            packing: keep(&self.packing, true),
+            packing: keep(&self.packing, same_device),
             account: keep(&self.account, same_device),
             sources: keep(&self.sources, named),
             attribution: keep(&self.attribution, phases),
@@ -361,7 +361,10 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// The packing of the HBM heap; see [`memory::packing_from`].
     pub fn packing(&self) -> Result<Option<&Packing>, MemoryError> {
-        let find = || memory::packing_from(self.module(), self.frame()?);
+        let device = self.context.device.as_ref();
+        let usable = device.and_then(|device| device.share(device.hbm_usable_bytes));
+        let usable = usable.map(|bytes| bytes as i64);
+        let find = || memory::packing_from(self.module(), self.frame()?, usable);
         let packing = self.packing.get_or_init(find);
         packing.as_ref().map(Option::as_ref).map_err(|error| *error)
     }

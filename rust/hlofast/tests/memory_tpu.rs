@@ -11,7 +11,7 @@ use hlofast::memory::{
 use serde_json::Value;
 
 fn packed(module: &Module) -> Result<Option<Packing>, MemoryError> {
-    packing_from(module, &Frame::of_text(module)?)
+    packing_from(module, &Frame::of_text(module)?, None)
 }
 
 /// Name, account and XLA's figures of every TPU program: training steps for 1 to 256 chips of

@@ -385,8 +385,9 @@ impl<'a> Assignment<'a> {
         (tables.count() as i64).saturating_mul(HEAP_ALIGNMENT)
     }
 
-    /// Bytes of the heap in HBM when its values are packed; None if that takes too long.
-    pub fn packed(&self, is_in_heap: &[bool]) -> Option<i64> {
+    /// Bytes of the heap in HBM when its values are packed, with care if it has more than `most` bytes
+    /// otherwise; None if that takes too long.
+    pub fn packed(&self, is_in_heap: &[bool], most: i64) -> Option<i64> {
         let mut block_of: Vec<u32> = (0..is_in_heap.len() as u32).collect();
         // Operands come before their users, so a chain of overwrites ends in one block.
         self.each_overwrite(is_in_heap, |operand, user| {
@@ -417,7 +418,7 @@ impl<'a> Assignment<'a> {
             block.lives.push(life);
         }
         blocks.iter_mut().for_each(Block::join_lives);
-        packed(&blocks, HEAP_ALIGNMENT)
+        packed(&blocks, HEAP_ALIGNMENT, most)
     }
 }
 

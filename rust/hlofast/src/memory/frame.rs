@@ -8,6 +8,7 @@ use super::ranges::Ranges;
 use super::schedule::Steps;
 use super::values::{Reader, Values};
 use super::{MemoryError, Rule, Tables};
+use crate::cost::Backend;
 use crate::ir::Module;
 use crate::ir::decode::Alias;
 use std::sync::{Arc, OnceLock};
@@ -35,8 +36,7 @@ pub struct Frame {
     pub(super) ranges: Ranges,
     /// The buffers of XLA's account.
     pub(super) buffered: OnceLock<Buffered>,
-    /// How the text's device rounds pointer tables.
-    pub(super) tables: OnceLock<Tables>,
+    tables: OnceLock<Tables>,
     /// The frame in which markers are instructions, if this frame looks through any.
     marked: Option<Box<Frame>>,
 }
@@ -95,6 +95,11 @@ impl Frame {
     /// The frame in which markers are instructions, as for XLA.
     pub(super) fn marked(&self) -> &Frame {
         self.marked.as_deref().unwrap_or(self)
+    }
+
+    /// How the text's device rounds pointer tables.
+    pub(super) fn tables(&self, module: &Module) -> Tables {
+        *self.tables.get_or_init(|| Tables::of_module(module, Backend::of_module(module)))
     }
 
     pub(super) fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {

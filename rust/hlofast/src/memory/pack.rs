@@ -2,8 +2,13 @@
 //! live bytes is fragmentation.
 //!
 //! Follows `GlobalDecreasingSizeBestFitHeap` of XLA's `heap_simulator.cc`: buffers are placed one
-//! after another, each into the smallest gap that is free throughout its live range. Two orders are
-//! tried, largest first and longest-lived first, and the smaller heap is kept.
+//! after another, each into the smallest gap that is free throughout its live range.
+//!
+//! libtpu first places them in the order in which they begin to live, and takes values that share a buffer
+//! for one value that lives throughout (`kFastMerge`). Programs that then come near the limit of the device
+//! are packed with care: largest first and longest-lived first, of which the smaller heap is kept.
+//! Found with libtpu 0.0.42: all heaps of 80 train steps that are not near the limit agree to 0.2 %,
+//! most to the byte. Versions before 2025 pack every program with care.
 
 use std::cmp::Reverse;
 
@@ -31,6 +36,13 @@ impl Block {
         });
     }
 
+    /// The block if it lived from its first beginning to its last end.
+    fn merged(&self) -> Block {
+        let ends = self.lives.first().zip(self.lives.last());
+        let lives = ends.map(|(first, last)| (first.0, last.1)).into_iter().collect();
+        Block { bytes: self.bytes, lives, first_life: self.first_life }
+    }
+
     fn span(&self) -> i64 {
         let ends = (self.lives.first(), self.lives.last());
         let (Some(first), Some(last)) = ends else { return 0 };
@@ -38,11 +50,18 @@ impl Block {
     }
 }
 
-/// Bytes of the heap that holds `blocks` at multiples of `alignment`; None if the size exceeds 64
-/// bits or packing takes more than `MOST_VISITS` comparisons.
-pub(super) fn packed(blocks: &[Block], alignment: i64) -> Option<i64> {
+/// Bytes of the heap that holds `blocks` at multiples of `alignment`, packed with care if it has more than
+/// `most` bytes otherwise; None if the size exceeds 64 bits or packing takes more than `MOST_VISITS`
+/// comparisons.
+pub(super) fn packed(blocks: &[Block], alignment: i64, most: i64) -> Option<i64> {
     let mut order: Vec<usize> =
         (0..blocks.len()).filter(|block| blocks[*block].bytes > 0).collect();
+    let merged: Vec<Block> = blocks.iter().map(Block::merged).collect();
+    order.sort_by_key(|block| (merged[*block].lives.first(), -blocks[*block].bytes, *block));
+    let fast = place_all(&merged, &order, alignment)?;
+    if fast <= most {
+        return Some(fast);
+    }
     order.sort_by_key(|block| (-blocks[*block].bytes, Reverse(blocks[*block].first_life), *block));
     let by_size = place_all(blocks, &order, alignment)?;
     order.sort_by_key(|block| (-blocks[*block].span(), -blocks[*block].bytes, *block));

@@ -141,9 +141,7 @@ pub(super) fn account_with(
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
     assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
-        let backend = Backend::of_module(module);
-        let tables = tables
-            .unwrap_or_else(|| *frame.tables.get_or_init(|| Tables::of_module(module, backend)));
+        let tables = tables.unwrap_or_else(|| frame.tables(module));
         let mut account = XlaAccount::default();
         signature(reader, &frame.donations, assignment.sizes, tables, &mut account)?;
         account.constants = constants(reader, assignment.sizes)?;
@@ -184,18 +182,38 @@ impl Packing {
     }
 }
 
-/// Places the values of the HBM heap as XLA does for a scheduled TPU module. None for other
-/// modules, whose heaps are packed in other ways, and for a module that has too many values.
-pub fn packing_from(module: &Module, frame: &Frame) -> Result<Option<Packing>, MemoryError> {
+/// The part of the usable HBM that a program may leave free before libtpu packs it with care, bytes: of
+/// programs that grow by 10 MB, those on v5e up to 14,216,550,400 B are packed without, those from
+/// 14,226,790,400 B with care, and on v6e those up to 30,856,550,400 B and from 31,061,350,400 B; all of it
+/// is 15.75 GiB and 31.25 GiB.
+const SPARE: i64 = 5 << 29;
+/// The usable HBM of the smallest chip with today's compiler, v5e; no program that fits it with room to spare
+/// is packed with care.
+const LEAST_USABLE: i64 = 63 << 28;
+
+/// Places the values of the HBM heap as XLA does for a scheduled TPU module on a device with `usable`
+/// bytes of HBM, if it is known. None for other modules, whose heaps are packed in other ways, and
+/// for a module that has too many values.
+pub fn packing_from(
+    module: &Module,
+    frame: &Frame,
+    usable: Option<i64>,
+) -> Result<Option<Packing>, MemoryError> {
     if Backend::of_module(module) != Backend::Tpu || !module.is_scheduled() {
         return Ok(None);
     }
     let frame = frame.marked();
     let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    assigned(module, frame, sizes, |_, assignment, is_in_heap| {
+    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
         let live = assignment.heaps(is_in_heap)?.get(&HBM).map_or(0, |heap| heap.bytes);
         let tables = assignment.table_bytes(is_in_heap);
-        Ok(assignment.packed(is_in_heap).map(|heap| Packing {
+        let mut account = XlaAccount::default();
+        let rounded = frame.tables(module);
+        signature(reader, &frame.donations, assignment.sizes, rounded, &mut account)?;
+        let constants = constants(reader, assignment.sizes)?;
+        let others = account.device.total().saturating_add(constants).saturating_add(tables);
+        let most = usable.unwrap_or(LEAST_USABLE).saturating_sub(SPARE).saturating_sub(others);
+        Ok(assignment.packed(is_in_heap, most).map(|heap| Packing {
             heap,
             fragmentation: (heap - live).max(0),
             tables,
