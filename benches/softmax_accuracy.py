@@ -2,10 +2,11 @@
 
     python benches/softmax_accuracy.py
 
-The steps of `tests/fixtures/make_softmaxes.py`: attention alone, in forms that the model was made
-with and forms that it was not. Prints the table of benches/README.md.
+The steps of `tests/fixtures/make_softmaxes.py`: attention alone in scans and in Python loops, in
+forms that the model was made with and that it was not. Prints the tables of benches/README.md.
 """
 
+import itertools
 import json
 import statistics
 import sys
@@ -18,16 +19,20 @@ sys.path.insert(0, str(FIXTURES))
 
 import policy_texts  # noqa: E402 - found by the line above
 
+CHIPS = ("v5e", "v5p", "v6e")
+KINDS = {"softmaxes": "scans", "loop_softmaxes": "Python loops"}
+"""What the layers of each archive are in."""
 
-def errors(is_before: bool) -> dict[str, dict[tuple[str, str], tuple[float, bool]]]:
+
+def errors(name: str, is_before: bool) -> dict[str, dict[tuple[str, str], tuple[float, bool]]]:
     """By form, chip and policy: the error of the peak, and whether recomputed FLOPs are XLA's."""
-    lines = (FIXTURES / "policies" / "softmaxes.jsonl").read_text().splitlines()
-    texts = policy_texts.unpack("softmaxes")
+    lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
+    texts = policy_texts.unpack(name)
     found: dict[str, dict[tuple[str, str], tuple[float, bool]]] = {}
     for record in map(json.loads, lines):
         if record["policy"] == "none":
             continue
-        form, chip = record["program"].rsplit("_", 1)
+        form, chip = record["program"].removeprefix("loop_").rsplit("_", 1)
         text = texts[f"{record['program']}.none{'.before' * is_before}"]
         policies = hlofast.loads(text).with_context(device=f"tpu-{chip}").remat().policies
         if policies is None:
@@ -41,28 +46,20 @@ def errors(is_before: bool) -> dict[str, dict[tuple[str, str], tuple[float, bool
 
 def main() -> None:
     """Prints the tables."""
-    for is_before in (False, True):
-        known = errors(is_before)
-        title = f"{'before' if is_before else 'after'} optimisation"
-        policies = " | ".join(
-            f"{chip}, {policy}"
-            for policy in policy_texts.BUILT_IN
-            for chip in ("v5e", "v5p", "v6e")
-        )
-        print(f"| {title} | {policies} |")
+    for (name, kind), is_before in itertools.product(KINDS.items(), (False, True)):
+        known = errors(name, is_before)
+        title = f"{kind}, {'before' if is_before else 'after'} optimisation"
+        policies = [(chip, policy) for policy in policy_texts.BUILT_IN for chip in CHIPS]
+        print(f"| {title} | {' | '.join(', '.join(own) for own in policies)} |")
         print("|---" * 10 + "|")
         for form, own in known.items():
-            cells = [
-                f"{own[chip, policy][0]:+.1%}"
-                for policy in policy_texts.BUILT_IN
-                for chip in ("v5e", "v5p", "v6e")
-            ]
+            cells = [f"{own[pair][0]:+.1%}" if pair in own else "" for pair in policies]
             print(f"| `{form}` | {' | '.join(cells)} |")
         for label, is_fitted in (("made with", True), ("unseen", False)):
             forms = [
                 own for form, own in known.items() if (form in policy_texts.SOFTMAXES) == is_fitted
             ]
-            rows = [row for own in forms for row in own.values()]
+            rows = [row for own in forms for row in own.values() if len(own) > len(CHIPS)]
             sizes = [abs(error) for error, _ in rows]
             print(
                 f"{label}: {len(rows)} peaks, median {statistics.median(sizes):.1%}, "

@@ -64,3 +64,55 @@ def test_scores_computed_twice_by_a_fusion_run_twice_again(texts: dict[str, byte
         assert again == RECORDS["causal_v6e", policy]["recomputed_flops"]
     once = policies_of(texts, "causal_v5e").policy("nothing_saveable").recomputed_flops
     assert policies.policy("nothing_saveable").recomputed_flops > once
+
+
+LOOP_LINES = (FIXTURES / "policies" / "loop_softmaxes.jsonl").read_text().splitlines()
+LOOP_RECORDS = {(own["program"], own["policy"]): own for own in map(json.loads, LOOP_LINES)}
+
+
+@pytest.fixture(scope="module")
+def loop_texts() -> dict[str, bytes]:
+    return policy_texts.unpack("loop_softmaxes")
+
+
+class TestLayersInPythonLoops:
+    @pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
+    @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
+    @pytest.mark.parametrize("form", ["causal", "capped", "heads_first", "added_mask", "window"])
+    def test_exponentials_weights_and_gradient_are_in_memory_together(
+        self, loop_texts: dict[str, bytes], form: str, chip: str, policy: str
+    ) -> None:
+        program = f"loop_{form}_{chip}"
+        truth = LOOP_RECORDS[program, policy]["peak"]
+        for is_before in (False, True):
+            policies = policies_of(loop_texts, program, is_before)
+            peak = policies.policy(policy_texts.BUILT_IN[policy]).peak
+            assert peak == pytest.approx(truth, rel=0.07)
+
+    @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
+    @pytest.mark.parametrize("policy", ["nothing", "plain_dots"])
+    def test_without_a_mask_weights_are_written_but_no_exponentials(
+        self, loop_texts: dict[str, bytes], policy: str, chip: str
+    ) -> None:
+        program = f"loop_unmasked_{chip}"
+        peak = policies_of(loop_texts, program).policy(policy_texts.BUILT_IN[policy]).peak
+        assert peak == pytest.approx(LOOP_RECORDS[program, policy]["peak"], rel=0.06)
+
+    @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
+    def test_a_kept_product_of_grouped_attention_leaves_one_wide_array(
+        self, loop_texts: dict[str, bytes], chip: str
+    ) -> None:
+        program = f"loop_grouped_{chip}"
+        for is_before in (False, True):
+            peak = policies_of(loop_texts, program, is_before).policy("dots_saveable").peak
+            assert peak == pytest.approx(LOOP_RECORDS[program, "dots"]["peak"], rel=0.02)
+
+    @pytest.mark.parametrize("chip", ["v5e", "v5p"])
+    @pytest.mark.parametrize("length", [3072, 4096])
+    def test_with_many_keys_there_are_two(
+        self, loop_texts: dict[str, bytes], length: int, chip: str
+    ) -> None:
+        program = f"loop_grouped{length}_{chip}"
+        for is_before in (False, True):
+            peak = policies_of(loop_texts, program, is_before).policy("dots_saveable").peak
+            assert peak == pytest.approx(LOOP_RECORDS[program, "dots"]["peak"], rel=0.05)

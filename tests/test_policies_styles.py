@@ -60,7 +60,7 @@ def test_two_towers_are_two_kinds_of_layers():
 
 def test_layers_with_scales_hold_what_they_hand_on():
     """Before optimisation, no fusion adds up what all layers before have added."""
-    assert abs(error("clip", "before", "nothing")) < 0.1
+    assert abs(error("clip", "before", "nothing")) < 0.125
 
 
 def test_the_loss_frees_the_logits():

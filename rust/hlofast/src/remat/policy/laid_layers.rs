@@ -7,6 +7,7 @@
 //! layer's last product in one operation, so that the sum is in memory, and not the product.
 
 use super::graph::Graph;
+use super::laid_values::Widened;
 use super::layer_order::{is_last, layer_order};
 use super::layout::{Layout, Steps};
 use super::origins::{Origin, origins};
@@ -29,6 +30,8 @@ pub struct LaidLayers {
     pub held: Vec<Held>,
     /// What is in memory before it is used, if layers are checkpointed.
     pub early: Early,
+    /// Scores of attention in the type of their softmaxes.
+    pub widened: Vec<Widened>,
     /// By step: the change of the bytes from the step before.
     pub changes: Vec<i64>,
     /// By step: the row that runs.
@@ -107,9 +110,9 @@ pub fn lay_out_layers(
         layout.add(runs..=runs, own.bytes);
     }
     let until = |node: u32| reads[node as usize].fore.map(|(_, last)| last);
-    let is_wide = layout.hold_exponentials(graph, &steps, until);
+    let widened = layout.hold_exponentials(graph, &steps, until);
     let mut early = Early::new();
-    if transfers == Transfers::All && is_wide {
+    if transfers == Transfers::All && !widened.is_empty() {
         let bytes = |node: u32| layout.bytes(graph, node);
         let rings = Rings { graph, runs: &steps.runs, phases, layer, bytes };
         let is_gradient = weight_gradients(graph, phases, &origins);
@@ -119,7 +122,7 @@ pub fn lay_out_layers(
     }
     layout.hold_arguments(&steps);
     let Layout { changes, rows, .. } = layout;
-    LaidLayers { runs: steps.runs, bytes, held, early, changes, rows }
+    LaidLayers { runs: steps.runs, bytes, held, early, widened, changes, rows }
 }
 
 /// Which rows of the entry computation result in a value.

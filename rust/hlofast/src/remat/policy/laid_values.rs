@@ -5,10 +5,12 @@ use super::graph::Graph;
 use super::layout::{Layout, Steps, stays};
 use super::run_order::{Transfers, gathered_weights, is_in_place};
 use super::scans::is_heavy;
+use super::softmax::{MOST_KEYS, row_length};
 use crate::ir::Opcode;
 use crate::ir::intern::BuildMix;
 use hashbrown::HashSet;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Dimensions on a device of scores of attention in which several heads share keys: XLA for TPU then
 /// writes the exponentials of a softmax in the forward pass to memory, in all ten such programs of
@@ -18,6 +20,10 @@ const GROUPED: usize = 5;
 /// each of them.
 const MOST_OPENED: usize = 64;
 const MOST_USERS: usize = 16;
+
+/// A product that is in memory in a wider type: its node, by how many bytes less is in memory if it is kept (then in
+/// its own type), and the steps.
+pub type Widened = (u32, i64, RangeInclusive<u32>);
 
 impl Layout<'_> {
     /// The values that take the memory of others as these end.
@@ -65,15 +71,15 @@ impl Layout<'_> {
 
     /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
     /// and then their exponentials are in memory in the type in which these are summed, and both at the step
-    /// that makes the exponentials. Backward passes read the scores in their own type. Returns whether
-    /// there are any.
+    /// that makes the exponentials. Backward passes read the scores in their own type. Returns what
+    /// differs if the product is kept.
     pub fn hold_exponentials(
         &mut self,
         graph: &Graph,
         steps: &Steps,
         until: impl Fn(u32) -> Option<u32>,
-    ) -> bool {
-        let mut are_any = false;
+    ) -> Vec<Widened> {
+        let mut found = Vec::new();
         for product in 0..graph.nodes.len() as u32 {
             let own = &graph.nodes[product as usize];
             let rank = self.local.product(own.row).map_or(0, |own| own.rank);
@@ -86,11 +92,18 @@ impl Layout<'_> {
                 / self.bits(graph, product);
             let (first, sums) = (steps.runs[product as usize], steps.runs[made as usize]);
             let last = until.max(sums);
-            self.add(first..=last, wide.saturating_sub(self.bytes(graph, product)));
+            let wider = wide.saturating_sub(self.bytes(graph, product));
+            self.add(first..=last, wider);
             self.add(sums..=sums, wide);
-            are_any = true;
+            let elements = |node: u32| self.elements(graph, node);
+            let keys = row_length(graph, product, elements);
+            let further = match keys.is_some_and(|keys| keys > MOST_KEYS) {
+                true => -self.bytes(graph, product),
+                false => wider,
+            };
+            found.push((product, further, first..=last));
         }
-        are_any
+        found
     }
 
     /// The exponentials that are made from a product by cheap work, if a sum reads them.

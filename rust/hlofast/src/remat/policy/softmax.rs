@@ -7,15 +7,21 @@
 //! compiles the cases.
 
 use super::graph::{Graph, Node};
+use super::laid_values::Widened;
 use super::scans::{Scan, is_heavy};
 use super::stacks::Stack;
+use super::stepped::Held;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ArrayShape, Module, Opcode, ShapeId};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Limit on the nodes between a product and the weights made from it.
 const MOST_BETWEEN: usize = 64;
+/// The most keys with which XLA makes the exponentials from a product that is kept; with more
+/// it writes scores in their type between them. Of libtpu 0.0.42 for v5e and v5p (`make_softmaxes.py` with 3,072 and
+/// 4,096 positions); for v6e, which no text tells from them, it is 4,096 or more.
+pub const MOST_KEYS: u64 = 3072;
 
 /// A softmax between two products, whose exponentials and weights the forward loop stacks.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +93,8 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
             exponentials: node,
             weights: weights.node,
             mixed: body.users(weights.node).iter().copied().find(is_product),
-            is_written: ways.iter().any(|own| !is_plain(*own)),
-            needs_product: ways.contains(&Opcode::Tanh) && body.copies(product).is_empty(),
+            is_written: is_written(module, body, (product, node), &ways),
+            needs_product: needs_product(body, product, &ways),
             gradient,
             multiplied,
         })
@@ -96,14 +102,172 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
     scan.stacks.iter().filter_map(of_weights).collect()
 }
 
-/// The one node for which `is_end` holds that cheap work makes `node` from, element by element, and the opcodes of
+/// A softmax of a layer without a loop.
+#[derive(Debug)]
+pub struct InLayer {
+    /// The number of the layer.
+    pub layer: u32,
+    pub softmax: Softmax,
+    /// What the text writes of the scores in the forward pass in a wider type than the product.
+    pub widened: Vec<Widened>,
+}
+
+/// The forward and the backward pass of layers without a loop.
+#[derive(Clone, Copy)]
+pub struct Passes<'a> {
+    pub module: &'a Module,
+    pub graph: &'a Graph,
+    /// By node of the forward pass: its layer.
+    pub layer: &'a [Option<u32>],
+    /// By node: its step.
+    pub steps: &'a [u32],
+    /// The first step of the backward pass.
+    pub back: u32,
+    pub held: &'a [Held],
+}
+
+impl Passes<'_> {
+    /// The softmaxes of which one fusion makes the weights and the gradient of the scores.
+    pub fn softmaxes(self) -> Vec<InLayer> {
+        let nodes = 0..self.graph.nodes.len() as u32;
+        let own = nodes.filter(|node| self.opcode(*node) == Opcode::Exponential);
+        own.filter(|node| self.is_summed(*node)).filter_map(|node| self.softmax(node)).collect()
+    }
+
+    /// Whether a sum reads a value, as one does of the exponentials of a softmax and none of those of an activation.
+    fn is_summed(self, node: u32) -> bool {
+        let mut users = self.graph.users(node).iter();
+        users.any(|own| matches!(self.opcode(*own), Opcode::Reduce | Opcode::ReduceWindow))
+    }
+
+    fn opcode(self, node: u32) -> Opcode {
+        self.graph.nodes[node as usize].opcode
+    }
+
+    fn elements(self, node: u32) -> Option<u64> {
+        self.module.shapes().array(self.graph.nodes[node as usize].shape)?.elements()
+    }
+
+    /// The softmax whose exponentials are this node.
+    fn softmax(self, exponentials: u32) -> Option<InLayer> {
+        let Self { module, graph, layer, steps, back, held } = self;
+        let own_layer = layer[exponentials as usize]?;
+        let (product, ways) = between(module, graph, exponentials, |own| own.opcode.is_matmul())?;
+        let shape = |node: u32| graph.nodes[node as usize].shape;
+        if !is_alike(module, shape(product), shape(exponentials)) {
+            return None;
+        }
+        let count = self.elements(exponentials);
+        let is_other =
+            |own: &Node| own.opcode.is_matmul() && own.row != graph.nodes[product as usize].row;
+        let mut weights_gradient = None;
+        // What the forward pass makes of the exponentials, and what reads that in the backward pass.
+        let (mut weights, mut mixed) = (None, None);
+        let (mut gradient, mut multiplied) = (None, None);
+        let mut known = HashSet::<u32, BuildMix>::default();
+        let mut open = vec![exponentials];
+        while let Some(at) = open.pop() {
+            if known.len() >= MOST_BETWEEN || !known.insert(at) {
+                continue;
+            }
+            for user in graph.users(at).iter().copied() {
+                let step = steps[user as usize];
+                if self.opcode(user).is_matmul() {
+                    if step >= back {
+                        multiplied = multiplied.max(Some(step));
+                    } else if self.opcode(at) == Opcode::Convert {
+                        (weights, mixed) = (Some(at), Some(user));
+                    }
+                } else if self.elements(user) == count && !is_heavy(self.opcode(user)) {
+                    match layer[user as usize] {
+                        Some(_) => open.push(user),
+                        None => {
+                            gradient = gradient.max(Some(step));
+                            let other = between(module, graph, user, is_other);
+                            weights_gradient = weights_gradient.or(other.map(|(node, _)| node));
+                        }
+                    }
+                }
+            }
+        }
+        // XLA may write the product with its dimensions in another order than the gradient of the weights.
+        if weights_gradient.is_some_and(|own| !has_order_of(module, shape(product), shape(own))) {
+            return None;
+        }
+        let (weights, gradient) = (weights?, gradient?);
+        let outer = |node: u32| graph.nodes[node as usize].outer;
+        let is_of_product = |node: u32| outer(node) == outer(product);
+        let is_forward = |own: &&Held| *own.steps.end() < back;
+        let is_wide = |own: &&Held| ways.contains(&own.node) && is_of_product(own.node);
+        let keys = row_length(graph, product, |node| self.elements(node));
+        let is_short = keys.is_none_or(|keys| keys <= MOST_KEYS);
+        let wide = held.iter().filter(|_| is_short).filter(is_forward).filter(is_wide);
+        let softmax = Softmax {
+            product,
+            exponentials,
+            weights,
+            mixed,
+            is_written: is_written(module, graph, (product, exponentials), &ways),
+            needs_product: needs_product(graph, product, &ways),
+            gradient,
+            multiplied: multiplied?,
+        };
+        let widened = wide.map(|own| (product, own.bytes, own.steps.clone())).collect();
+        Some(InLayer { layer: own_layer, softmax, widened })
+    }
+}
+
+/// Whether exponentials are written that this work between a product and them makes. What is done in the type of a
+/// narrower product, such as a scale before a softmax in float32, is part of the product.
+fn is_written(module: &Module, graph: &Graph, (product, made): (u32, u32), ways: &[u32]) -> bool {
+    let bytes =
+        |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.logical_bytes();
+    let is_narrow = bytes(product) < bytes(made);
+    let of_product = |own: u32| is_narrow && bytes(own) <= bytes(product);
+    let mut work = ways.iter().filter(|own| !of_product(**own));
+    work.any(|own| !is_plain(graph.nodes[*own as usize].opcode))
+}
+
+/// Whether what leads to the gradient of the scores needs the product besides the exponentials.
+fn needs_product(graph: &Graph, product: u32, ways: &[u32]) -> bool {
+    let is_tanh = |own: &u32| graph.nodes[*own as usize].opcode == Opcode::Tanh;
+    ways.iter().any(is_tanh) && graph.copies(product).is_empty()
+}
+
+/// How many values a softmax of a product sums up: the number of keys. `elements` are those of nodes.
+pub fn row_length(
+    graph: &Graph,
+    product: u32,
+    elements: impl Fn(u32) -> Option<u64>,
+) -> Option<u64> {
+    let count = elements(product)?;
+    let mut known = HashSet::<u32, BuildMix>::default();
+    let mut open = vec![product];
+    while let Some(at) = open.pop() {
+        for user in graph.users(at).iter().copied() {
+            let opcode = graph.nodes[user as usize].opcode;
+            let own = elements(user)?;
+            let is_reduction = matches!(opcode, Opcode::Reduce | Opcode::ReduceWindow);
+            if is_reduction && own > 0 && own < count {
+                return Some(count / own);
+            }
+            if own == count && !is_heavy(opcode) && known.len() < MOST_BETWEEN && known.insert(user)
+            {
+                open.push(user);
+            }
+        }
+    }
+    None
+}
+
+/// The one node for which `is_end` holds that cheap work makes `node` from, element by element, and the nodes of
 /// that work.
 fn between(
     module: &Module,
     body: &Graph,
     node: u32,
     is_end: impl Fn(&Node) -> bool,
-) -> Option<(u32, Vec<Opcode>)> {
+) -> Option<(u32, Vec<u32>)> {
     let shapes = module.shapes();
     let elements = |node: u32| shapes.array(body.nodes[node as usize].shape)?.elements();
     let count = elements(node);
@@ -125,7 +289,7 @@ fn between(
         if ways.len() >= MOST_BETWEEN {
             return None;
         }
-        ways.push(own.opcode);
+        ways.push(at);
         open.extend(body.operands(at));
     }
     end.map(|end| (end, ways))
@@ -135,6 +299,24 @@ fn between(
 fn is_plain(opcode: Opcode) -> bool {
     use Opcode::{Broadcast, Constant, Convert, Subtract};
     matches!(opcode, Broadcast | Constant | Convert | Subtract)
+}
+
+/// Whether two shapes have the same dimensions, in the same order.
+fn is_alike(module: &Module, one: ShapeId, other: ShapeId) -> bool {
+    let sizes = |shape| {
+        let array = module.shapes().array(shape)?;
+        Some(array.dimensions().map(|size| size.bound()).collect::<Vec<_>>())
+    };
+    sizes(one).is_some_and(|own| Some(own) == sizes(other))
+}
+
+/// Whether the dimensions of two arrays are in the same order in memory, as far as the text tells.
+fn has_order_of(module: &Module, one: ShapeId, other: ShapeId) -> bool {
+    let order = |shape| {
+        let layout = module.shapes().array(shape)?.layout?;
+        Some(layout.minor_to_major.clone())
+    };
+    order(one).zip(order(other)).is_none_or(|(one, other)| one == other)
 }
 
 /// Whether a shape has the dimensions of one layer of a stack, in their order.

@@ -4,6 +4,7 @@
 use super::base::{Timeline, add, clones_of, joined};
 use super::graph::{Graph, MOST_ROWS};
 use super::laid_layers::lay_out_layers;
+use super::laid_values::Widened;
 use super::layered::{Layers, layers};
 use super::layout::Layout;
 use super::named;
@@ -44,6 +45,8 @@ pub struct Stepped {
     pub held: Vec<Held>,
     /// What is in memory before it is used, if layers are checkpointed.
     pub early: Early,
+    /// Before optimisation: scores of attention in the type of their softmaxes.
+    pub widened: Vec<Widened>,
     /// Whether rings make room before they run.
     pub is_early: bool,
     /// Whether XLA may put all sums of gradients last.
@@ -99,6 +102,7 @@ impl Stepped {
             bytes: Vec::new(),
             held: Vec::new(),
             early: Early::new(),
+            widened: Vec::new(),
             is_early: true,
             are_last: false,
             is_backward,
@@ -198,7 +202,7 @@ impl Stepped {
         }
         let timeline = Timeline::of_changes(changes, laid.rows);
         (own.starts, own.steps, own.held) = (starts, steps, held);
-        (own.bytes, own.early) = (laid.bytes, laid.early);
+        (own.bytes, own.early, own.widened) = (laid.bytes, laid.early, laid.widened);
         Some((own, timeline))
     }
 }

@@ -11,6 +11,7 @@ mod rerun;
 use super::base::{Changes, Timeline, prefix};
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
+use super::laid_values::Widened;
 use super::layered::Layers;
 use super::origins::{Origin, origins};
 use super::price::Prices;
@@ -19,9 +20,11 @@ use super::remade::Remade;
 use super::rings::{Early, ahead as held_ahead, in_rings};
 use super::same::{Found, one_of_each, weight_of};
 use super::savable::is_value;
+use super::softmax::{InLayer, MOST_KEYS, Passes, row_length};
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
+use crate::cost::Backend;
 use crate::flow::is_compiler_clone;
 use crate::ir::{Module, Opcode, Row};
 use rerun::Again;
@@ -65,14 +68,22 @@ pub struct Unrolled {
     steps: Vec<u32>,
     /// The rows that run matmuls, ascending.
     products: Vec<Row>,
-    /// Products of the forward pass that would be kept in a wider type, and the bytes of both copies.
-    wide: Vec<(u32, i64)>,
+    /// Products of the forward pass that would be kept in a wider type, the bytes of one copy, and whether there are
+    /// two even if the product is kept.
+    wide: Vec<(u32, i64, bool)>,
     /// Weights that are gathered for a backward part before it starts: bytes and steps.
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
     ahead: Early,
     /// By node: whether softmaxes make it.
     is_softmax: Vec<bool>,
+    /// Softmaxes of which more is in memory than products when they run again.
+    softmaxes: Vec<InLayer>,
+    /// Scores that the forward pass has in a wider type than their products. If a product is kept, the exponentials
+    /// are made from that.
+    widened: Vec<Widened>,
+    /// Whether the module is scheduled.
+    is_scheduled: bool,
     /// By node: whether a product in a loop around a ring reads it, into which XLA fuses nothing.
     is_in_ring: Vec<bool>,
     /// By savable value: its node in each layer.
@@ -89,8 +100,8 @@ impl Unrolled {
     /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
     pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
         let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
-        let Stepped { early: ahead, is_early, is_backward, is_checkpointed, recomputed, .. } =
-            stepped;
+        let Stepped { early: ahead, is_early, is_backward, is_checkpointed, .. } = stepped;
+        let Stepped { recomputed, widened, .. } = stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -110,6 +121,9 @@ impl Unrolled {
             early: Vec::new(),
             ahead,
             is_softmax: is_softmax(&graph),
+            softmaxes: Vec::new(),
+            widened,
+            is_scheduled: sizes.is_some(),
             is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
             weights: Vec::new(),
@@ -119,6 +133,15 @@ impl Unrolled {
             layers,
         };
         unrolled.place(&is_backward);
+        // A module that is not scheduled names no backend, and is taken as one for TPUs.
+        if sizes.is_none() || Backend::of_module(module) == Backend::Tpu {
+            let own = &unrolled;
+            let (graph, layer, steps, held) = (&own.graph, &own.layer, &own.steps, &held);
+            let passes = Passes { module, graph, layer, steps, back: own.back, held };
+            let softmaxes = passes.softmaxes();
+            unrolled.widened.extend(softmaxes.iter().flat_map(|own| own.widened.clone()));
+            unrolled.softmaxes = softmaxes;
+        }
         unrolled.find_residuals(&held);
         unrolled.find_clones(module, &held);
         if is_checkpointed {
@@ -237,7 +260,12 @@ impl Unrolled {
                 .filter_map(|user| sizes.get(user.shape.0 as usize).copied())
                 .max();
             if let Some(wide) = wide.filter(|wide| long > MOST_WRITTEN && *wide > self.bytes[at]) {
-                self.wide.push((at as u32, wide.saturating_mul(2)));
+                let shapes = module.shapes();
+                let elements =
+                    |node: u32| shapes.array(graph.nodes[node as usize].shape)?.elements();
+                let keys = row_length(graph, at as u32, elements);
+                let is_long = keys.is_some_and(|keys| keys > MOST_KEYS);
+                self.wide.push((at as u32, wide, is_long));
             }
         }
     }
@@ -412,10 +440,15 @@ impl Unrolled {
         for (size, steps) in &self.ahead {
             bytes.add(steps.clone(), *size);
         }
-        for (node, wide) in &self.wide {
+        for (node, wide, is_long) in &self.wide {
             let at = *node as usize;
-            let narrow = if again.fate[at] == Fate::Recomputed { self.bytes[at] } else { 0 };
-            bytes.add(self.steps[at]..=self.steps[at], wide - narrow);
+            // A product that is kept is written in its own type, and then the exponentials are in the wide one.
+            let beside = match again.fate[at] {
+                Fate::Recomputed => wide.saturating_mul(2) - self.bytes[at],
+                _ if *is_long => wide.saturating_mul(2),
+                _ => *wide,
+            };
+            bytes.add(self.steps[at]..=self.steps[at], beside);
         }
         for (node, size, steps) in self.remade.iter().flat_map(|own| &own.live) {
             if !again.is_needed[*node as usize] || !self.is_again(again, *node) {
@@ -427,6 +460,14 @@ impl Unrolled {
                 let start = self.starts[*layer as usize];
                 bytes.add(start..=last, self.bytes[*node as usize]);
             }
+        }
+        for (product, size, steps) in self.widened.iter().filter(|_| self.remade.is_none()) {
+            if again.fate[*product as usize] != Fate::Recomputed {
+                bytes.add(steps.clone(), -size);
+            }
+        }
+        for own in self.softmaxes.iter().filter(|_| self.remade.is_none()) {
+            self.account_softmax(again, own, bytes);
         }
         // What the text recomputes stays where it is.
         let is_remade =
@@ -442,6 +483,44 @@ impl Unrolled {
             prefixes.push((*start, self.prefix(again, &new)));
         }
         prefixes
+    }
+
+    /// Adds what is written of a softmax that runs again.
+    fn account_softmax(&self, again: &Again, softmax: &InLayer, bytes: &mut Changes<'_>) {
+        let own = &softmax.softmax;
+        let is_again = |node: u32| self.is_again(again, node);
+        if !is_again(own.exponentials) {
+            return;
+        }
+        let start = self.starts[softmax.layer as usize];
+        let is_kept = !is_again(own.product);
+        let size = |node: u32| self.bytes[node as usize];
+        let last = |node: u32| again.last[node as usize];
+        // Before optimisation products alone are in memory.
+        let needs_product = last(own.product).is_some();
+        let is_needed = last(own.exponentials).is_some() || !self.is_scheduled && needs_product;
+        if own.is_written && is_needed {
+            bytes.add(own.exponential_steps(start, is_kept), size(own.exponentials));
+            let needed = own.product_steps(start);
+            if let Some(last) = last(own.product) {
+                let from = if is_kept { start.saturating_add(1) } else { start };
+                let from = needed
+                    .as_ref()
+                    .filter(|_| is_kept)
+                    .map_or(from, |own| own.end().saturating_add(1));
+                bytes.add(from..=last, -size(own.product));
+            }
+            if let Some(steps) = needed.filter(|_| !is_kept) {
+                bytes.add(steps, size(own.product));
+            }
+        }
+        // What recomputed products need of the weights is made before gradients are.
+        let runs_for_others = |node: u32| is_again(node) && again.read_by[node as usize] > 0;
+        let is_early = own.mixed.is_some_and(runs_for_others);
+        let is_needed = needs_product || last(own.exponentials).is_some();
+        if !is_kept && is_needed && is_again(own.weights) && !is_early {
+            bytes.add(own.weight_steps(), size(own.weights));
+        }
     }
 
     /// Accounts for a value that is kept for recomputation or for backward work.
@@ -479,8 +558,8 @@ impl Unrolled {
         outcome: &mut Outcome,
     ) {
         let mut outer: Vec<Row> = Vec::new();
-        for node in nodes {
-            let node = &self.graph.nodes[*node as usize];
+        for number in nodes {
+            let node = &self.graph.nodes[*number as usize];
             outcome.again.push(node.row);
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             // A reduction fused with a product takes the time of the product, which may be saved.
@@ -488,8 +567,16 @@ impl Unrolled {
                 outer.push(node.outer);
             }
             if node.opcode.is_matmul() {
-                outcome.flops =
-                    outcome.flops.zip(flops(node.row)).and_then(|(a, b)| a.checked_add(b));
+                let is_repeated =
+                    |own: &InLayer| own.softmax.product == *number && own.softmax.is_written;
+                let copies = match self.softmaxes.iter().any(is_repeated) {
+                    true => self.graph.copies(*number),
+                    false => &[],
+                };
+                for row in copies.iter().chain([&node.row]) {
+                    let own = flops(*row);
+                    outcome.flops = outcome.flops.zip(own).and_then(|(a, b)| a.checked_add(b));
+                }
             }
             if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row);

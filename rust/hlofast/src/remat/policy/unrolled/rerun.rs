@@ -46,6 +46,13 @@ impl Unrolled {
         // By node: a product that waits, which reads it through cheap work.
         let mut waiting: Vec<Option<u32>> = vec![None; count];
         let mut is_new: HashSet<u32, BuildMix> = HashSet::default();
+        // What `account_softmax` tells the steps of.
+        let softmaxes = self.softmaxes.iter().filter(|_| self.remade.is_none());
+        let softmaxes = softmaxes.map(|own| &own.softmax);
+        let of_plain: HashSet<u32, BuildMix> =
+            softmaxes.clone().flat_map(|own| [own.exponentials, own.weights]).collect();
+        let written = softmaxes.filter(|own| own.is_written).map(|own| own.exponentials);
+        let written: HashSet<u32, BuildMix> = written.collect();
         for (nodes, fate) in self.members.iter().zip(fates) {
             nodes.iter().for_each(|node| again.fate[*node as usize] = *fate);
         }
@@ -75,15 +82,16 @@ impl Unrolled {
             is_again[at] = is_matmul && again.read_by[at] > 0;
             let is_read = || self.graph.users(node).iter().any(|own| is_again[*own as usize]);
             let is_rings = is_residual[at] && self.is_in_ring[at] && !is_heavy;
-            let is_softmax = is_residual[at] && self.is_softmax[at];
+            let is_softmax = is_residual[at] && self.is_softmax[at] && !of_plain.contains(&node);
             waiting[at] = match is_heavy {
                 true => Some(node).filter(|_| is_matmul && !is_again[at]),
                 false => self.graph.users(node).iter().find_map(|own| waiting[*own as usize]),
             };
-            let is_written = is_softmax && self.is_summed(node);
-            if is_rings || is_written || is_softmax && is_read() {
+            let is_summed = is_softmax && self.is_summed(node);
+            if is_rings || is_summed || is_softmax && is_read() {
                 again.shared.push((node, layer as u32, node));
             }
+            let is_written = is_summed || written.contains(&node) && again.last[at].is_some();
             // What a product that waits reads is written when the gradient of the softmax is computed from
             // other values; without such a product the gradient's fusion makes it.
             if let Some(product) = waiting[at].filter(|_| is_residual[at] && !is_heavy) {
@@ -93,6 +101,7 @@ impl Unrolled {
                     is_made && self.bytes[at] >= self.bytes[own] / 2
                 };
                 let of = self.graph.operands(product).iter().copied();
+                let of = of.filter(|own| !of_plain.contains(own));
                 let of: Vec<u32> = of.filter(|own| is_its(own) && is_new.insert(*own)).collect();
                 again.shared.extend(of.into_iter().map(|own| (own, layer as u32, node)));
             }
