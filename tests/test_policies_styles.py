@@ -58,6 +58,24 @@ def test_two_towers_are_two_kinds_of_layers():
     assert abs(error("clip", "after", "dots")) < 0.03
 
 
+def test_the_head_of_a_tower_is_not_in_its_last_layer():
+    """The projection and the scores of all pairs, lines 123 to 126, follow the layers."""
+    rows = policies("clip", "after").savable.to_pylist()
+    lines = {row["source_line"] for row in rows if row["kind"] != "other"}
+    assert lines and not lines & {123, 125, 126}
+
+
+def test_names_that_differ_by_tower_are_said():
+    """Both towers call one function, so that a name in it reaches the values of both."""
+    remat = hlofast.loads(texts()["clip.none"]).remat(hbm=4_000_000_000, device="tpu-v6e")
+    own = remat.policies
+    (note,) = (note for note in own.notes if note.code == "policy-names")
+    assert note.text.startswith("block computes layers of several stacks")
+    kept = {own.savable.row(at)["scan"] for at in own.chosen.saved_numbers}
+    assert len(kept) == 2 and note.figures["peak"] > own.chosen.peak
+    assert f"{note.figures['peak']:,} B instead of {own.chosen.peak:,} B" in note.text
+
+
 def test_layers_with_scales_hold_what_they_hand_on():
     """Before optimisation, no fusion adds up what all layers before have added."""
     assert abs(error("clip", "before", "nothing")) < 0.125

@@ -178,7 +178,7 @@ def code(policy: Policy) -> str:
 def _flax(module: Module, row: Row) -> str | None:
     """The interface of Flax that computes a value: `linen` or `nnx`; None for others."""
     # The line of a value is the program's own; the frames below it are those of libraries.
-    places = [row["source_file"] or "", *_frames(module, row)]
+    places = [row["source_file"] or "", *frames_of(module, row)]
     found = next(filter(None, map(_FLAX_FILE.search, places)), None)
     return None if found is None else found[1]
 
@@ -326,7 +326,7 @@ def _apart(
     alike: dict[tuple[str, ...], list[int]] = {}
     if len(line) <= _MOST_APART:
         for at in line:
-            alike.setdefault(tuple(_frames(module, rows[at])), []).append(at)
+            alike.setdefault(tuple(frames_of(module, rows[at])), []).append(at)
     calls = {
         own: _call(rows[group[0]], own, [other for other in alike if other != own])
         for own, group in alike.items()
@@ -393,7 +393,7 @@ def _call(row: Row, own: Sequence[str], others: Sequence[Sequence[str]]) -> str:
     return printable(" ".join(head + ", ".join(places) for head, places in words if places))
 
 
-def _frames(module: Module, row: Row) -> list[str]:
+def frames_of(module: Module, row: Row) -> list[str]:
     """The call stack of a value, innermost first, as FILE:LINE."""
     metadata = module[row["instruction"]].metadata
     frames = () if metadata is None else metadata.stack_frames

@@ -25,6 +25,9 @@ def notes(policies: Policies) -> Iterator[Note]:
     units = _policy_units.note_of(policies)
     if units is not None:
         yield Note("policy-units", units[0], **units[1])
+    shared = _policy_units.shared_names(policies)
+    if shared is not None:
+        yield Note("policy-names", shared[0], peak=shared[1].peak)
     yield from of_errors(policies)
     yield from _of_unknown(policies)
     chosen, hbm = policies.chosen, policies.hbm

@@ -39,7 +39,7 @@ def lines(policies: Policies, *, library: bool) -> list[str]:
     if is_ambiguous:
         own = _named(units)
         return [f"# one jax.checkpoint around all functions of a layer together, of these: {own}"]
-    if len(units) > 1:
+    if len(set(_told(units))) > 1:
         return [f"# a jax.checkpoint around each by itself: {_named(units)}"]
     return [f"# one jax.checkpoint around all of a layer: {_named(units)}"] if units else []
 
@@ -66,6 +66,78 @@ def note_of(policies: Policies) -> tuple[str, dict[str, int]] | None:
     if told:
         text += "; with one around each the modelled peaks are: " + ", ".join(told)
     return text, {name: own for name, (own, _) in apart.items()}
+
+
+def shared_names(policies: Policies) -> tuple[str, Policy] | None:
+    """That the chosen policy needs names which differ by call, and the policy with the same names.
+
+    Where several stacks of layers, such as the towers of images and of words, call one function,
+    a name in it reaches the values of all. None if the chosen policy keeps the same of each stack.
+    """
+    chosen = policies.chosen
+    if policies.is_scanned or chosen is None or chosen.built_in is not None:
+        return None
+    kinds: dict[tuple[str, str], set[int]] = {}
+    for kind, name, file, line, _ in policies._data.units()[0]:
+        if file:
+            kinds.setdefault((f"{file}:{line}", name), set()).add(kind)
+    shared = {place: name for (place, name), own in kinds.items() if len(own) > 1}
+    fates = list(chosen.fates)
+    split: set[int] = set()
+    functions = set()
+    for function, values in _called_alike(policies, shared):
+        if len({fates[at] for at in values}) > 1:
+            split.update(at for at in values if chosen.fates[at])
+            functions.add(function)
+            most = max(fates[at] for at in values)
+            for at in values:
+                fates[at] = most
+    if not split:
+        return None
+    from hlofast._policy import OFFLOADED, SAVED
+
+    kept, moved = ([at for at, own in enumerate(fates) if own == f] for f in (SAVED, OFFLOADED))
+    other = policies.policy(save=kept, offload=moved)
+    count = f"{len(split)} values" if len(split) > 1 else "a value"
+    text = (
+        f"{printable(' and '.join(sorted(functions)))} computes layers of several stacks, and a "
+        f"name in it reaches all of them: the chosen policy keeps {count} in some stacks alone, "
+        "so that names have to differ by stack, such as by an argument of the function; with the "
+        f"same names in all the modelled peak is {other.peak:,} B instead of {chosen.peak:,} B"
+    )
+    if policies.hbm is not None and other.peak > policies.hbm:
+        text += ", which does not fit"
+    return text, other
+
+
+def _called_alike(policies: Policies, shared: dict[str, str]) -> Iterator[tuple[str, list[int]]]:
+    """The values that one name in a function reaches in several stacks, with the function.
+
+    `shared` are the functions of several stacks by the line that calls them.
+    """
+    from hlofast._policy_code import frames_of
+
+    weights = policies._data.weights()
+    found: dict[tuple[str, ...], dict[int, list[int]]] = {}
+    for at, row in enumerate(policies.savable.to_pylist()) if shared else ():
+        frames = frames_of(policies.module, row)
+        depth = next((depth for depth, own in enumerate(frames) if own in shared), 0)
+        if depth and row["kind"] != "other":
+            stacks = found.setdefault(tuple(frames[: depth + 1]), {})
+            stacks.setdefault(row["scan"], []).append(at)
+    for own, stacks in found.items():
+        if len(stacks) < 2:
+            continue
+        function = shared[own[-1]].rpartition("<locals>.")[2]
+        if len({len(values) for values in stacks.values()}) > 1:
+            yield function, [at for values in stacks.values() for at in values]
+            continue
+        # Products of one line are told apart by the weights that they multiply by.
+        ordered = [
+            sorted(values, key=lambda at: (weights[at] is None, weights[at], at))
+            for values in stacks.values()
+        ]
+        yield from ((function, list(values)) for values in zip(*ordered, strict=True))
 
 
 def peaks_apart(policies: Policies, shown: Sequence[Policy]) -> dict[str, tuple[int, int]]:
@@ -96,7 +168,8 @@ def peaks_apart(policies: Policies, shown: Sequence[Policy]) -> dict[str, tuple[
 
 def _named(units: list[Unit]) -> str:
     """The functions and the lines that call them."""
-    return printable(" and ".join(_told(units)))
+    # Several towers may call one function.
+    return printable(" and ".join(dict.fromkeys(_told(units))))
 
 
 def _told(units: list[Unit]) -> Iterator[str]:

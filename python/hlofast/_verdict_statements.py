@@ -134,9 +134,16 @@ def _policy(verdict: Verdict) -> str | None:
     if before is not None and after is not None:
         now, then = output.seconds(before), output.seconds(after)
         step = f" and a step of {then}{', as now' if now == then else f' instead of {now}'}"
+    from hlofast._policy_units import shared_names
+
+    shared, names = shared_names(policies), ""
+    if shared is not None:
+        other = short_bytes(shared[1].peak)
+        names = f"; its names differ by stack of layers, with the same names in all: {other}"
     return (
         f"put the {policies.iteration}s under jax.checkpoint with {chosen.counted}: about "
         f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat prints the code"
+        f"{names}"
     )
 
 

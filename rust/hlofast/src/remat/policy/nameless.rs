@@ -256,6 +256,13 @@ impl Finder<'_> {
         };
         let inside = nodes().filter(|at| is_inside(*at)).map(|at| self.like(at));
         let inside: HashSet<Like, BuildMix> = inside.collect();
+        // A layer has every product that the others have, if of another size, and no further ones: what follows
+        // the last layer, such as the projection of a tower, is not its own.
+        let products: HashSet<Name, BuildMix> = inside
+            .iter()
+            .filter(|(_, opcode, _)| *opcode == Opcode::Dot as u16)
+            .map(|(name, ..)| *name)
+            .collect();
         let mut found: Vec<Option<u32>> = self.layer.clone();
         // Work of the last layer that is unlike that of others, for the backward pass alone.
         let mut is_only_read_later = vec![false; count];
@@ -291,7 +298,8 @@ impl Finder<'_> {
                         found[own] == Some(before)
                             && (self.after[own].is_some() || is_only_read_later[own])
                     };
-                    is_only_read_later[at] = operands().any(is_own);
+                    let is_further = like.1 == Opcode::Dot as u16 && !products.contains(&like.0);
+                    is_only_read_later[at] = !is_further && operands().any(is_own);
                     Some(before).filter(|_| is_only_read_later[at])
                 }
             };
