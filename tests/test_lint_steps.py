@@ -1,6 +1,6 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
-`fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py` for TPUs. `benches/advice_accuracy.py`
+`fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py` and `planted_others.py` for TPUs. `benches/advice_accuracy.py`
 compares each promise with what the twin measures, whose source follows the remedy.
 """
 
@@ -17,31 +17,70 @@ import advice_accuracy
 
 pytestmark = pytest.mark.once
 
-SOURCE = (FIXTURES / "planted_steps.py").read_text().splitlines()
+SOURCES = [
+    (FIXTURES / f"{name}.py").read_text().splitlines()
+    for name in ("planted_steps", "planted_others", "planted_parts")
+]
 LOOSE = {
     # The compiler partitions the scores of attention otherwise in the twin.
     ("decoder.wide_stream", "peak"),
     ("encoder.wide_product", "peak"),
     ("tied.logits_in_full", "peak"),
+    # Other arrays of a layer shrink with the stream.
+    ("grouped.wide_stream", "peak"),
 }
 """Promises that say "at least" and are more than a tenth too low."""
 LOW = {
     # Permutes between layouts of two axes of the batch vanish with the gathers.
     "experts.batch_gathered": 0.8,
-    # Some matmuls read a one-hot matrix that the compiler has stored.
-    "experts.one_hot": 0.5,
     # The twin gathers two weights once less.
     "decoder.summed_again": 0.85,
+    # Temporaries of the twin lie elsewhere, because its schedule is another.
+    "neox.undonated": 0.8,
+    # The gathered logits in 16 bits go too.
+    "vocabulary.logits_in_full": 0.65,
 }
 """Promises that are lower, and by how much at most."""
+HIGH = {
+    # As of `neox.undonated`.
+    "t5.undonated": 1.27,
+}
+"""Promises that are higher, and by how much at most."""
+MISSED = {
+    # The matmuls of adapters are small: what is kept is 16-bit, and f32 values of one layer take memory.
+    ("lora.wide_adapter", "float32-residuals"),
+}
+"""Faults that no finding names."""
 CLEAN = {
-    "decoder.none": {"recomputed-collectives"},
-    "decoder.saved": set(),
+    # Nothing says how the scores of attention are sharded.
+    "decoder.none": {"recomputed-collectives", "resharded-scores"},
+    "decoder.saved": {"resharded-scores"},
+    "grouped.none": {"recomputed-collectives"},
+    # The mean of gradients is that of f32 ones.
+    "shared.none": {"widened-payload"},
     "encoder.none": set(),
     # The table of the tokens is replicated over `expert`.
     "experts.none": {"recomputed-collectives", "replicated-parameter"},
     "experts.split_table": {"recomputed-collectives"},
     "tied.none": set(),
+    # Data parallelism, as the program says.
+    "neox.none": {"replicated-parameter"},
+    "neox.summed_once": {"replicated-parameter"},
+    "t5.none": set(),
+    "vit.none": {"replicated-compute", "replicated-parameter"},
+    "dit.none": set(),
+    "dit.checkpoint_once": set(),
+    "switched.none": set(),
+    "vocabulary.none": {"replicated-parameter", "widened-payload"},
+    "pipeline.none": {"not-overlapped", "replicated-parameter"},
+    "lora.none": {"replicated-parameter"},
+    "towers.none": {"replicated-parameter"},
+    # The compiler gathers pooled features by itself.
+    "towers.batch_gathered": {"replicated-parameter"},
+    # The compiler keeps the stream as it is.
+    "neox.wide_scale": {"replicated-parameter"},
+    "sequence.none": {"recomputed-collectives"},
+    "bound.none": {"replicated-parameter"},
 }
 """Twins, and the rules that have findings there which are none of the planted faults."""
 
@@ -50,7 +89,8 @@ def at(name: str) -> int:
     """The line that the fault is about."""
     places = [
         number
-        for number, line in enumerate(SOURCE, 1)
+        for source in SOURCES
+        for number, line in enumerate(source, 1)
         if name in line.partition("# at:")[2].split()
     ]
     assert len(places) == 1
@@ -63,18 +103,22 @@ def named(finding: Any) -> set[int]:
     return {finding.source_line} | {int(place.rpartition(":")[2]) for place in calls}
 
 
-@pytest.mark.parametrize(("name", "codes", "kind"), advice_accuracy.PROMISES)
+@pytest.mark.parametrize(
+    ("name", "codes", "kind"), advice_accuracy.PROMISES + advice_accuracy.UNSEEN
+)
 def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
     found = [finding for code in codes for finding in advice_accuracy.module(name).lint().of(code)]
+    if (name, *codes) in MISSED:
+        assert not found
+        return
     assert found
     assert own["promised"] > 0
     if (name, kind) in LOOSE:
         assert any(finding.is_lower_bound for finding in found)
         assert own["promised"] < own["measured"]
     else:
-        least = LOW.get(name, 0.9)
-        assert least <= own["ratio"] <= 1.1
+        assert LOW.get(name, 0.9) <= round(own["ratio"], 2) <= HIGH.get(name, 1.1)
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -98,6 +142,20 @@ def test_clean_twins(name: str) -> None:
         ("decoder.one_hot", "one-hot-matmul"),
         ("experts.one_hot", "one-hot-matmul"),
         ("tied.one_hot", "one-hot-matmul"),
+        ("grouped.moved_scores", "resharded-scores"),
+        ("shared.summed_apart", "reduced-twice"),
+        ("neox.summed_again", "recomputed-collectives"),
+        ("t5.one_hot", "one-hot-matmul"),
+        ("t5.wide_product", "float32-residuals"),
+        ("vit.idle_axis", "replicated-compute"),
+        ("dit.wide_modulation", "float32-residuals"),
+        ("dit.checkpoint_twice", "recomputed-twice"),
+        ("switched.one_hot", "one-hot-matmul"),
+        ("switched.wide_dispatch", "float32-activations"),
+        ("pipeline.each_stage", "replicated-compute"),
+        ("towers.wide_product", "float32-residuals"),
+        ("bound.one_hot", "one-hot-matmul"),
+        ("bound.logits_in_full", "logits-in-full"),
     ],
 )
 def test_the_line_is_that_of_the_fault(name: str, code: str) -> None:
@@ -145,3 +203,24 @@ def test_offloaded_values_are_waited_for() -> None:
     # Two layers, 16 sequences of 512 tokens, there and back.
     assert finding.bytes == 2 * 2 * 16 * 512 * 1024 * 2
     assert finding.place.startswith("made at ")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("decoder.wide_product", "both sides of the matmuls"),
+        ("switched.wide_dispatch", "before the values are sent"),
+        ("sequence.wide_norm", "before the values are sent"),
+        ("vit.wide_stream", "such as positions"),
+    ],
+)
+def test_the_remedy_is_that_of_the_cause(name: str, words: str) -> None:
+    found = advice_accuracy.module(name).lint().of("float32-activations")
+    assert any(words in finding.remedy for finding in found)
+
+
+@pytest.mark.parametrize("name", ["sequence.moved_scores", "sequence.wide_scores"])
+def test_scores_that_move_need_no_cast(name: str) -> None:
+    found = advice_accuracy.module(name).lint()
+    assert found.of("float32-activations") == ()
+    assert sum(finding.bytes or 0 for finding in found.of("resharded-scores")) > 3 * 10**9

@@ -4,16 +4,19 @@
 //!
 //! Compilers for TPUs multiply f32 activations in bf16 all the same, so that only the bytes show that
 //! a program computes in f32. Where the result is only used after a convert to 16 bits, the compiler
-//! chose f32 for the sum. Maxima and sums over features are statistics, which norms, routers and losses
+//! chose f32 for the sum; gathers and all-to-alls add up nothing, so that the program converts after them what
+//! it could convert before. Maxima and sums over features are statistics, which norms, routers and losses
 //! compute in f32 on purpose.
 
+use super::batch_gathered;
 use super::cut::results;
 use super::finding::Measure;
-use super::float32_residuals::{Place, Products, computes_in_16_bits, is_stream};
+use super::float32_residuals::{Place, Products, computes_in_16_bits, enters_softmax, is_stream};
 use super::program::{Program, bytes, counted, form, percent};
 use super::replicated_parameter::donated;
+use super::resharded_scores;
 use super::site::{Rule, Site};
-use super::walk::{Trail, Use, converts, uses};
+use super::walk::{Passes, Trail, Use, converts, uses};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::cost::Backend;
 use crate::flow::Phase;
@@ -26,11 +29,24 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Payload,
     find,
     message,
-    remedy: "compute activations in 16 bits: convert the inputs of the layers and \
-             the result of the embedding (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), \
+    remedy: "compute activations in 16 bits: convert the inputs of the layers, \
+             the result of the embedding and what is added to activations or multiplies them, such \
+             as positions, biases and scales (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), \
              and convert the f32 results of norms and softmaxes back; activations are then \
              rounded to 16 bits",
 };
+
+/// The remedy where matmuls multiply f32 values though others do not: JAX makes the other side f32 too.
+const BOTH: &str = "convert to 16 bits both sides of the matmuls whose results are f32, the activation \
+                    and the weight (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16); in Flax, \
+                    dtype=jnp.bfloat16): one f32 side makes the other and the result f32; convert \
+                    the f32 results of norms and softmaxes back; activations are then rounded to \
+                    16 bits";
+
+/// The remedy where all uses of what is sent are converts.
+const EARLIER: &str = "convert before the values are sent: put the cast to 16 bits \
+                       (x.astype(jnp.bfloat16)) before what moves them (with_sharding_constraint, \
+                       all_gather, all_to_all), which is now between the f32 value and its cast";
 
 /// The least payload of one collective per step. Samplers gather a few numbers in f32.
 const LEAST: u64 = 1 << 16;
@@ -65,6 +81,12 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     let from = sites.len();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
+        // With one sharding, scores are not sent at all, nor are queries, keys and values that follow them.
+        let scores = resharded_scores::moved(program);
+        let follows = products.is_none() && collective.kind == AllToAll && !scores.is_empty();
+        if follows || scores.binary_search(&number).is_ok() {
+            continue;
+        }
         if !is_wanted || collective.moved != Moved::Activation {
             sites.extend(of_products(program, &wide, number, collective));
             continue;
@@ -76,13 +98,21 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
             let made = Trail::new(Row(*row)).follow(module, converts);
             module.opcode(made.row) == Opcode::Reduce
         };
+        let enters = |row: &Row| enters_softmax(program, *row);
+        if collective.kind == AllGather && results(module, collective).iter().all(enters) {
+            continue;
+        }
+        let is_narrowed = is_narrowed(program, collective);
+        let is_moved = is_narrowed
+            && matches!(collective.kind, AllGather | AllToAll)
+            && batch_gathered::gathered(program, number) == 0;
+        let is_other = |products: &Products<'_>| {
+            !operands.iter().any(|row| is_stream(program, products, Row(*row)))
+        };
         if !operands.iter().all(is_wide)
             || !operands.iter().any(is_batch)
             || operands.iter().all(is_statistic)
-            || products.as_ref().is_some_and(|products| {
-                !operands.iter().any(|row| is_stream(program, products, Row(*row)))
-            })
-            || is_narrowed(program, collective)
+            || !is_moved && (is_narrowed || products.as_ref().is_some_and(is_other))
         {
             sites.extend(of_products(program, &wide, number, collective));
             continue;
@@ -100,7 +130,15 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.kind = Some(collective.kind);
         // One stream of activations in f32 shows at every collective that moves it.
         site.is_anywhere = true;
+        if is_moved {
+            site.key = 1;
+            site.remedy = Some(EARLIER);
+        }
         sites.push(site);
+    }
+    if !wide.is_empty() {
+        let products = sites.iter_mut().skip(from).filter(|site| site.key == 0);
+        products.for_each(|site| site.remedy = Some(BOTH));
     }
     // At least one activation besides gradients.
     let is_activation =
@@ -211,11 +249,22 @@ fn has_narrow_weights(program: &Program<'_>) -> bool {
     narrow > all / 2
 }
 
-/// Whether every use of the result converts it to 16 bits.
+/// Whether every use of the result converts it to 16 bits. Partitioners may gather a norm's result before
+/// its scale and its cast, so that some arithmetic may lie between a gather and the cast.
 fn is_narrowed(program: &Program<'_>, collective: &Collective) -> bool {
+    use CollectiveKind::*;
     let module = program.module;
-    let passes = |module: &Module, row: Row, operand: usize| {
+    let keeps = |module: &Module, row: Row, operand: usize| {
         operand == 0 && converts(module.opcode(row)) && module.opcode(row) != Opcode::Convert
+    };
+    let scales = |module: &Module, row: Row, operand: usize| {
+        let opcode = module.opcode(row);
+        matches!(opcode, Opcode::Multiply | Opcode::Divide | Opcode::Add | Opcode::Subtract)
+            || operand == 0 && converts(opcode) && opcode != Opcode::Convert
+    };
+    let passes: Passes = match collective.kind {
+        AllGather | AllToAll => scales,
+        _ => keeps,
     };
     let narrows = |used: &Use| {
         module.opcode(used.row) == Opcode::Convert

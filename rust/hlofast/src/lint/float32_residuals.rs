@@ -8,7 +8,7 @@
 //! statistics of norms, and the sums of attention in blocks, to which products of activations are
 //! added.
 //!
-//! Converted copies of 16-bit values do not count: compilers make and drop those by themselves. Nor
+//! Converted copies of 16-bit values do not count alone: compilers make and drop those by themselves. Nor
 //! do programs whose collectives show the same fault (`float32-activations`).
 
 use super::constraint::is_constraint;
@@ -19,6 +19,7 @@ use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use super::walk::{Trail, Use, converts, is_kept, uses_within};
 use crate::flow::Phase;
+use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
 use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind, residuals};
@@ -107,7 +108,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = Some(held / 2);
         // What the backward pass computes from 16-bit values takes half too.
         site.is_lower_bound = true;
-        site.change.resized = halved(program, residual);
+        site.change.resized = halved(program, residual, &residuals);
+        // Arrays of one shape shrink together.
+        site.key = u64::from(residual.shape.0) + 1;
+        site.is_anywhere = true;
         site.phases = vec![Phase::Forward];
         sites.push(site);
     }
@@ -123,9 +127,64 @@ fn has_large_f32(module: &Module) -> bool {
     })
 }
 
-/// The f32 arrays that take half once `residual` is 16-bit: those of its sizes, and of one layer of it. None
-/// before partitioning.
-fn halved(program: &Program<'_>, residual: &Residual) -> Vec<Resized> {
+/// What a loop writes into a stack of f32 values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    /// A 16-bit value, converted because it meets an f32 value later.
+    Widened,
+    /// An f32 value that is computed from the values of its token alone, such as a mean: the norm is f32 on purpose.
+    Normal,
+    /// Another f32 value.
+    Wide,
+}
+
+/// What the loop writes into the stack that `residual` is.
+fn written(module: &Module, residual: &Residual) -> Stored {
+    let stack = update(module, residual);
+    let is_update = |own: &Trail| module.opcode(own.row) == Opcode::DynamicUpdateSlice;
+    let value = stack.filter(is_update).and_then(|stack| stack.operand(module, 1));
+    let Some(value) = value.map(|value| settle(module, value, added)) else { return Stored::Wide };
+    let before = module.operands(value.row).first();
+    let is_16_bit = |row: &u32| {
+        let own = element_type(module, Row(*row));
+        own.is_some_and(|own| own.kind() == ElementKind::Float && own.bits() == 16)
+    };
+    if module.opcode(value.row) == Opcode::Convert && before.is_some_and(is_16_bit) {
+        return Stored::Widened;
+    }
+    match has_statistic(module, value, &mut { MOST_TERMS }) {
+        true => Stored::Normal,
+        false => Stored::Wide,
+    }
+}
+
+/// Limit on the terms of an expression that are looked at.
+const MOST_TERMS: u32 = 32;
+
+/// Whether the value at `trail` is a function of each element and of one number for each row of features.
+fn has_statistic(module: &Module, trail: Trail, left: &mut u32) -> bool {
+    let Some(next) = left.checked_sub(1) else { return false };
+    *left = next;
+    let trail = settle(module, trail, moves);
+    let row = trail.row;
+    if module.opcode(row) == Opcode::Broadcast {
+        let array = module.shapes().array(module.shape(row));
+        let last = array.and_then(|own| i64::try_from(own.rank()).ok()).map_or(-1, |rank| rank - 1);
+        let text = module.attribute_bytes(row, "dimensions");
+        let decoded = text.and_then(|text| decode(b"dimensions", Opcode::Broadcast, text).ok());
+        let Some(AttributeValue::Integers(kept)) = decoded else { return false };
+        return !kept.is_empty() && !kept.contains(&last);
+    }
+    module.opcode(row).is_elementwise()
+        && (0..module.operands(row).len()).any(|index| {
+            trail.operand(module, index).is_some_and(|next| has_statistic(module, next, left))
+        })
+}
+
+/// The f32 arrays that take less once `residual` is 16-bit: those of its sizes, and of one layer of it. None
+/// before partitioning. Of several stacks of one shape, those of norms stay f32; where `residual` is a converted
+/// copy, so do all but such copies. The account knows arrays by shape, so that each shrinks by its part.
+fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<Resized> {
     let shapes = program.module.shapes();
     let Some(own) = shapes.array(residual.shape).filter(|_| program.is_partitioned()) else {
         return Vec::new();
@@ -138,9 +197,25 @@ fn halved(program: &Program<'_>, residual: &Residual) -> Vec<Resized> {
             array.element_type == ElementType::F32 && (of(&sizes) || of(layer))
         })
     };
+    let alike = all.iter().filter(|other| {
+        let is_stack = other.stacked.is_some() && other.kind == ResidualKind::Activation;
+        is_stack && residual.stacked.is_some() && other.shape == residual.shape
+    });
+    let alike: Vec<Stored> = alike.map(|other| written(program.module, other)).collect();
+    let is_copy =
+        residual.stacked.is_some() && written(program.module, residual) == Stored::Widened;
+    let shrinks = alike.iter().filter(|own| match own {
+        Stored::Widened => true,
+        Stored::Normal => false,
+        Stored::Wide => !is_copy,
+    });
+    let (part, whole) = match alike.len() as u64 {
+        0 => (1, 1),
+        whole => (shrinks.count().max(1) as u64, whole),
+    };
     let half = |shape: ShapeId| {
-        let bytes = shapes.logical_bytes(shape).unwrap_or(0) / 2;
-        Resized { shape, bytes }
+        let bytes = shapes.logical_bytes(shape).unwrap_or(0);
+        Resized { shape, bytes: bytes - (bytes / 2).saturating_mul(part) / whole }
     };
     shapes.ids().filter(is_its).map(half).collect()
 }
@@ -261,13 +336,13 @@ fn reduces(opcode: Opcode) -> bool {
 }
 
 /// Whether a maximum is taken of what `row` makes, scaled, shifted or masked.
-fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
+pub(super) fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
     let module = program.module;
     let passes = |module: &Module, row: Row, operand: usize| {
         use Opcode::*;
         let opcode = module.opcode(row);
         let is_scaled = matches!(opcode, Multiply | Divide | Add | Subtract | Select | Tanh);
-        is_scaled || operand == 0 && reduces(opcode)
+        is_scaled || operand == 0 && (reduces(opcode) || opcode == AllToAll)
     };
     let is_maximum = |used: &Use| {
         let applied = module.called(used.row, CallRole::ToApply);

@@ -31,6 +31,7 @@ mod recomputed_twice;
 mod reduced_twice;
 mod replicated_compute;
 mod replicated_parameter;
+mod resharded_scores;
 mod site;
 mod small_updates;
 mod undonated_state;
@@ -107,6 +108,7 @@ const RULES: &[Rule] = &[
     float32_residuals::RULE,
     small_updates::RULE,
     copied_parameter::RULE,
+    resharded_scores::RULE,
 ];
 
 /// The mesh of a program, computed only when a rule asks for it.

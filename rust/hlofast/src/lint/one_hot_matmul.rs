@@ -17,9 +17,12 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped, percent};
 use super::reduced_twice::adds;
+use super::resharded_scores::sizes;
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts};
-use crate::ir::{Module, Opcode, Row};
+use super::walk::{Trail, converts, copies_part, is_concatenation};
+use crate::flow::Phase;
+use crate::ir::{CallRole, Module, Opcode, Row};
+use std::collections::HashSet;
 
 pub(super) const RULE: Rule = Rule {
     code: "one-hot-matmul",
@@ -43,12 +46,42 @@ fn spreads(opcode: Opcode) -> bool {
 /// How deep sums of iotas and shifts are followed.
 const DEEPEST_SUM: usize = 4;
 
+/// Steps of a copy in parts: parts side by side, their ends and starts.
+const MOST_COPIES: usize = 4;
+
 /// How deep products of one-hot matrices are followed.
 const DEEPEST_PRODUCT: usize = 4;
 
+/// What a loop writes into a stack of which the value at `trail` is the result: the one-hot matrix of one
+/// layer, if the backward pass reads it from there.
+fn stacked(module: &Module, trail: &Trail) -> Option<Trail> {
+    let &[element] = trail.path() else { return None };
+    let body = module.called(trail.row, CallRole::Body)?;
+    let root = Row(module.computation(body).root);
+    let next = *module.operands(root).get(element as usize)?;
+    let written = Trail::new(Row(next)).follow(module, converts);
+    let is_update = module.opcode(written.row) == Opcode::DynamicUpdateSlice;
+    is_update.then(|| written.operand(module, 1)).flatten()
+}
+
+/// What the array at `trail` is a copy of, if the compiler moved it in parts to fast memory.
+fn moved_here(module: &Module, trail: &Trail) -> Option<Trail> {
+    let row = trail.row;
+    let is_copy = match module.opcode(row) {
+        Opcode::CustomCall => is_concatenation(module, row),
+        Opcode::AsyncStart => copies_part(module, row),
+        opcode => opcode == Opcode::AsyncDone,
+    };
+    is_copy.then(|| trail.operand(module, 0)).flatten()
+}
+
 /// The compare that makes the array at `trail` one-hot, and how far its iota counts.
 fn one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
-    let trail = trail.follow(module, spreads);
+    let mut trail = trail.follow(module, spreads);
+    for _ in 0..MOST_COPIES {
+        let Some(from) = moved_here(module, &trail) else { break };
+        trail = from.follow(module, spreads);
+    }
     let compare = match module.opcode(trail.row) {
         Opcode::Compare => trail,
         Opcode::Multiply | Opcode::And if depth < DEEPEST_PRODUCT => {
@@ -60,6 +93,9 @@ fn one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
             return one_hot(module, trail.operand(module, 0)?, depth + 1);
         }
         Opcode::Select => trail.operand(module, 0)?.follow(module, spreads),
+        Opcode::While if depth < DEEPEST_PRODUCT => {
+            return one_hot(module, stacked(module, &trail)?, depth + 1);
+        }
         _ => return None,
     };
     let is_equality = module.opcode(compare.row) == Opcode::Compare
@@ -123,6 +159,7 @@ fn moved(program: &Program<'_>, row: Row, other: Row, size: u64) -> u64 {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
+    let mut matrices = Vec::new();
     for row in program.products() {
         let &[first, second, ..] = module.operands(row) else { continue };
         let sides = [(first, second), (second, first)];
@@ -147,6 +184,44 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             site.key = u64::from(file) << 32 | u64::from(line);
             site.is_anywhere = true;
         }
+        site = site.sum("replacing_bytes", moved.unwrap_or(0));
+        let side = if other == Row(first) { second } else { first };
+        let written = program.sources().place(module.metadata_columns(), row);
+        matrices.push((written, sizes(program, Row(side)), site.key));
+        sites.push(site);
+    }
+    gradients(program, &matrices, sites);
+}
+
+/// A line of the source with a matmul by a one-hot matrix, the sizes of the matrix, and the key of its places.
+type Matrix = ((i32, i32), Vec<u64>, u64);
+
+/// Adds the matmuls of these lines that make the gradient of such a matrix, where it has weights: experts are
+/// chosen with scores. With a gather, the gradient of the weights is a product of the rows that it reads.
+fn gradients(program: &Program<'_>, matrices: &[Matrix], sites: &mut Vec<Site>) {
+    let columns = program.module.metadata_columns();
+    let known: HashSet<Row> =
+        sites.iter().filter_map(|site| site.subjects.first().copied()).collect();
+    for row in program.products().filter(|row| !known.contains(row)) {
+        let written = program.sources().place(columns, row);
+        let runs = program.runs(row);
+        if written.0 < 0 || runs.phase != Phase::Backward {
+            continue;
+        }
+        let own = sizes(program, row);
+        let is_its = |(place, sizes, _): &&Matrix| *place == written && *sizes == own;
+        let Some((_, _, key)) = matrices.iter().find(is_its) else { continue };
+        let Some(flops) = program.product_flops(row) else { continue };
+        let mut site = Site::new(row).runs(&runs).common("matmul_flops", program.matmul_flops());
+        site.flops = runs.times(flops);
+        site.provenance = program.cost.provenance.get(row.0 as usize).copied().unwrap_or_default();
+        let read = program.module.operands(row).iter().map(|row| program.bytes(Row(*row)));
+        let moved = runs.times(read.fold(0, u64::saturating_add));
+        let spent = moved.and_then(|bytes| program.moving_seconds(bytes));
+        let seconds = site.modelled_seconds(program, RULE.measure);
+        site.seconds = seconds.zip(spent).map(|(matmul, spent)| matmul - spent);
+        site.key = *key;
+        site.is_anywhere = true;
         site = site.sum("replacing_bytes", moved.unwrap_or(0));
         sites.push(site);
     }

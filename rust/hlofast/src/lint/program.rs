@@ -52,6 +52,8 @@ pub(super) struct Program<'a> {
     inputs: OnceCell<Option<Varying>>,
     /// Collectives that send activations in f32 (`float32_activations.rs`), which other rules leave out.
     pub streams: OnceCell<Vec<Site>>,
+    /// The all-to-alls that move scores of attention (`resharded_scores.rs`), which other rules leave out.
+    pub resharded: OnceCell<Vec<usize>>,
     /// Peaks after a change that were counted.
     peaks: Cell<u32>,
 }
@@ -104,6 +106,7 @@ impl<'a> Program<'a> {
             varying: OnceCell::new(),
             inputs: OnceCell::new(),
             streams: OnceCell::new(),
+            resharded: OnceCell::new(),
             peaks: Cell::new(0),
         };
         for collective in &collectives.collectives {

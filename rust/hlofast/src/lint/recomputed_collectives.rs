@@ -23,8 +23,9 @@ use super::batch_gathered;
 use super::finding::{Figure, Measure};
 use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::recomputed_twice::{By, nested};
+use super::resharded_scores;
 use super::site::{Rule, Site};
-use crate::comms::{Collective, Moved};
+use crate::comms::{Collective, Moved, Piece};
 use crate::flow::{Phase, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Opcode, Row};
@@ -71,7 +72,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
     }
     for (number, collective) in collectives.iter().enumerate() {
-        let again = collective.executions.iter().filter(|entry| entry.phase == Phase::Recompute);
+        let combined = Share::combined(program, collective);
+        let again = collective.executions.iter();
+        let again = again.filter(|entry| combined.is_some() || entry.phase == Phase::Recompute);
         let count = again
             .map(|entry| entry.count)
             .try_fold(0u64, |sum, count| sum.checked_add(u64::try_from(count?).ok()?));
@@ -86,11 +89,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if is_other || count == Some(0) || collective.group_size == Some(1) {
             continue;
         }
-        // With the batch sharded, these are not sent at all.
-        if batch_gathered::gathered(program, number) != 0 {
+        // With the batch sharded, or scores sharded alike throughout, these are not sent at all.
+        let is_resharded = || resharded_scores::moved(program).binary_search(&number).is_ok();
+        if batch_gathered::gathered(program, number) != 0 || is_resharded() {
             continue;
         }
-        let share = Share::of(program, collective);
+        let share = combined.unwrap_or_else(|| Share::of(program, collective));
         let bytes = count.and_then(|count| share.of_bytes(payload).checked_mul(count));
         let total = totals.get(link as usize).copied().unwrap_or(0);
         let wire = collective.ring_wire_bytes();
@@ -172,6 +176,24 @@ struct Share {
 }
 
 impl Share {
+    /// The recomputed activations among the arrays of a collective that counts as one of the backward pass,
+    /// if there are any.
+    fn combined(program: &Program<'_>, collective: &Collective) -> Option<Self> {
+        let is_backward = |phase| phase == Phase::Backward;
+        if !collective.executions.iter().all(|entry| is_backward(entry.phase)) {
+            return None;
+        }
+        let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
+        let pieces = program.collectives.pieces.get(pieces).filter(|pieces| pieces.len() > 1)?;
+        let phase = |row: Row| program.attribution.phase.get(row.0 as usize);
+        let is_again = |piece: &&Piece| {
+            piece.moved == Moved::Activation && phase(piece.row) == Some(&Phase::Recompute)
+        };
+        let sum = |sum: u64, piece: &Piece| sum.saturating_add(piece.bytes);
+        let again = pieces.iter().filter(is_again).fold(0, sum);
+        (again > 0).then(|| Self { again, all: pieces.iter().fold(0, sum) })
+    }
+
     fn of(program: &Program<'_>, collective: &Collective) -> Self {
         let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
         let pieces = program.collectives.pieces.get(pieces).unwrap_or_default();

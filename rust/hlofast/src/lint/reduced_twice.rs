@@ -26,8 +26,11 @@ pub(super) const RULE: Rule = Rule {
     find,
     message,
     remedy: "add before reducing: sum the gradients of a parameter that is used in several places, \
-             then reduce once (in shard_map, add before psum; with hand-written reductions, reduce \
-             the gradient of each parameter rather than of each use)",
+             then reduce once. In shard_map, add before psum. Under jit alone, the partitioner reduces \
+             the gradient of each use (tied embeddings): call jax.value_and_grad inside \
+             jax.shard_map over these axes, with the batch split along them and the parameters \
+             whole, and take jax.lax.pmean of loss and gradients. With hand-written reductions, \
+             reduce the gradient of each parameter rather than of each use",
 };
 
 /// The remedy where matmuls that read one activation each all-reduce its gradient.
