@@ -190,7 +190,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         matrices.push((written, sizes(program, Row(side)), site.key));
         sites.push(site);
     }
-    gradients(program, &matrices, sites);
+    if !matrices.is_empty() {
+        gradients(program, &matrices, sites);
+    }
 }
 
 /// A line of the source with a matmul by a one-hot matrix, the sizes of the matrix, and the key of its places.
