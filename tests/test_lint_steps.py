@@ -121,6 +121,14 @@ def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], ki
         assert LOW.get(name, 0.9) <= round(own["ratio"], 2) <= HIGH.get(name, 1.1)
 
 
+@pytest.mark.parametrize(("name", "codes", "kind"), advice_accuracy.LATER)
+def test_promises_of_later_steps_are_not_too_high(
+    name: str, codes: tuple[str, ...], kind: str
+) -> None:
+    own = advice_accuracy.judge(name, codes, kind)
+    assert 0 <= own["promised"] <= 1.1 * own["measured"]
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_clean_twins(name: str) -> None:
     assert {finding.code for finding in advice_accuracy.module(name).lint()} == CLEAN[name]
