@@ -2,12 +2,16 @@
 
 use super::base::{Changes, prefix};
 use super::fixed::Fixed;
+use super::passes;
 use super::scans::{Scan, is_heavy};
 use super::softmax::Softmax;
-use super::stored::{plain, writes_stack, written};
+use super::stored::{plain, remade, writes_stack, written};
 use super::{Fate, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
+
+/// Limit on cheap work between a value and what it is made from.
+const MOST_LIGHT: usize = 16;
 
 /// What the backward body of a scan recomputes under a policy.
 pub struct Again<'a> {
@@ -347,6 +351,50 @@ impl<'a> Again<'a> {
         values.map(|(_, bytes)| *bytes)
     }
 
+    /// Whether the weights of a softmax of heads in groups are written again, in the order in which a product that
+    /// runs again for other products reads them: only of scores that run again too.
+    fn rewrites(&self, own: &Softmax) -> bool {
+        let is_light = is_light(self.scan, self.fixed, own.weights, &self.states);
+        let is_needed = self.states[own.weights as usize].last().is_some();
+        let is_early =
+            own.mixed.is_some_and(|own| self.holds(own) && self.states[own as usize].read_by > 0);
+        self.holds(own.product) && is_light && is_needed && is_early
+    }
+
+    /// Whether rows that only rearrange a value, or the value of which it is a part, run again with it: the backward
+    /// loop of the text rearranges what its own forward loop stacks.
+    fn rearranges(&self, node: u32) -> bool {
+        let scan = self.scan;
+        let is_kept = |node: u32| self.states[node as usize].is_kept();
+        if !self.states[node as usize].is_needed
+            || is_kept(node) && scan.stack_nodes.binary_search(&node).is_ok()
+        {
+            return false;
+        }
+        let mut at = node;
+        for _ in 0..MOST_LIGHT {
+            if is_input(scan, self.fixed, at) {
+                return false;
+            }
+            if is_kept(at) || is_heavy(scan.body.nodes[at as usize].opcode) {
+                return true;
+            }
+            let Some(first) = scan.body.operands(at).first() else { return false };
+            at = *first;
+        }
+        false
+    }
+
+    /// Whether the text is of XLA for TPUs.
+    pub fn is_on_tpu(&self) -> bool {
+        self.fixed.is_tpu
+    }
+
+    /// Whether a fusion that runs again leaves a value in memory besides its product.
+    pub fn leaves(&self, node: u32) -> bool {
+        self.fixed.left.iter().any(|(own, product)| *own == node && self.holds(*product))
+    }
+
     fn holds(&self, node: u32) -> bool {
         self.runs.binary_search(&node).is_ok()
     }
@@ -358,6 +406,7 @@ impl<'a> Again<'a> {
             repeat(module, policies, scan, prices, outcome);
         }
         let mut outer: Vec<Row> = Vec::new();
+        let mut reduced: Vec<Row> = Vec::new();
         let mut multiplied: Vec<Row> = Vec::new();
         for number in &self.runs {
             let node = &scan.body.nodes[*number as usize];
@@ -371,6 +420,8 @@ impl<'a> Again<'a> {
             let is_in_loop = scan.body.within.contains_key(number);
             if is_dear || is_in_loop || self.fixed.products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
+            } else {
+                reduced.push(node.outer);
             }
             let is_call = node.opcode == Opcode::CustomCall && node.whole.is_none();
             if node.opcode.is_matmul() || is_call {
@@ -393,6 +444,19 @@ impl<'a> Again<'a> {
             let flops = policies.flops(module, row, prices).and_then(|own| scan.of_layers(own));
             outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
         }
+        for rows in [&mut outer, &mut reduced] {
+            rows.sort_unstable();
+            rows.dedup();
+        }
+        let passes = passes::seconds(&self.fixed.passes, module, &reduced, &outer, prices);
+        outcome.seconds = outcome.seconds.zip(passes).map(|(a, b)| a + b * scan.share());
+        for own in self.fixed.grouped.iter().filter(|own| self.rewrites(own)) {
+            let seconds = remade(module, scan, own.weights, prices);
+            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
+        }
+        // Fusions and copies that only rearrange what runs again or is kept.
+        let rearranging = self.fixed.rearranging.iter().filter(|(_, node)| self.rearranges(*node));
+        outer.extend(rearranging.map(|(row, _)| *row));
         outer.sort_unstable();
         outer.dedup();
         for row in outer {

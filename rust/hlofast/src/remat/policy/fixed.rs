@@ -3,9 +3,11 @@
 
 use super::graph::Graph;
 use super::kernels::kept_bytes;
+use super::passes::{Pass, passes};
 use super::savable::{Savable, SavableKind};
 use super::scans::{Scan, is_heavy};
 use super::softmax::{Softmax, softmaxes};
+use super::stored::{only_moves, writes_stack};
 use crate::cost::Backend;
 use crate::ir::csr::Csr;
 use crate::ir::{Module, Opcode, Row};
@@ -17,6 +19,8 @@ const MOST_BETWEEN: usize = 64;
 /// What no policy changes about a scan.
 #[derive(Debug)]
 pub struct Fixed {
+    /// Whether the text is of XLA for TPUs.
+    pub is_tpu: bool,
     /// The nodes of the forward body that an outcome visits, ascending. Cheap work that one other
     /// node reads counts as part of that node.
     pub visited: Vec<u32>,
@@ -37,12 +41,21 @@ pub struct Fixed {
     pub kept_bytes: Vec<(u32, i64)>,
     /// The rows of the loop's body that compute products, ascending.
     pub products: Vec<Row>,
+    /// Those of them that reduce products, ascending.
+    pub passes: Vec<Pass>,
+    /// Rows of the body that only bring a value into another layout, or take a part of it out, with its node; none but
+    /// on TPUs.
+    pub rearranging: Vec<(Row, u32)>,
+    /// Exponentials that the fusion of a product leaves, with the product.
+    pub left: Vec<(u32, u32)>,
     /// The nodes that the text recomputes and a policy could keep.
     pub twins: Vec<u32>,
     /// Live ranges in the backward body that are not needed whatever a policy keeps.
     pub superfluous: Vec<(i64, RangeInclusive<u32>)>,
     /// Softmaxes of which more is in memory than products when they run again.
     pub softmaxes: Vec<Softmax>,
+    /// Softmaxes of heads in groups whose weights are in another order than their scores.
+    pub grouped: Vec<Softmax>,
 }
 
 impl Fixed {
@@ -56,8 +69,11 @@ impl Fixed {
     ) -> Vec<Self> {
         let is_tpu = sizes.is_empty() || Backend::of_module(module) == Backend::Tpu;
         let of_scan = |(number, scan)| {
-            let softmaxes = if is_tpu { softmaxes(module, scan) } else { Vec::new() };
-            Fixed { softmaxes, ..Fixed::new(scan, number, savable, sizes) }
+            let (softmaxes, grouped) =
+                if is_tpu { softmaxes(module, scan) } else { <_>::default() };
+            let rearranging = if is_tpu { rearranging(module, scan) } else { Vec::new() };
+            let fixed = Fixed::new(scan, number, savable, sizes);
+            Fixed { is_tpu, softmaxes, grouped, rearranging, ..fixed }
         };
         (0u32..).zip(scans).map(of_scan).collect()
     }
@@ -84,6 +100,7 @@ impl Fixed {
         twins.dedup();
         let is_input = |own: u32| savable[own as usize].kind == SavableKind::Input;
         Fixed {
+            is_tpu: false,
             visited,
             operands,
             bytes: nodes.map(|node| bytes_again(scan, node, sizes)).collect(),
@@ -93,9 +110,13 @@ impl Fixed {
             kept_bytes: keepable.map(|node| (node, kept_bytes(body, node, sizes))).collect(),
             savable: savable_of,
             products,
+            passes: passes(body, |node| body.bytes(node, sizes)),
+            rearranging: Vec::new(),
+            left: left(scan),
             twins,
             superfluous: scan.recomputed.superfluous(&scan.back, |_| false).collect(),
             softmaxes: Vec::new(),
+            grouped: Vec::new(),
         }
     }
 
@@ -185,6 +206,36 @@ fn bytes_again(scan: &Scan, node: u32, sizes: &[i64]) -> i64 {
     let is_made = |stack: &u32| own.opcode.is_matmul() && is_of_one_kernel(body, *stack, node);
     let bytes = exponentials.filter(is_made).map(|stack| body.bytes(stack, sizes)).max();
     bytes.unwrap_or_else(|| body.bytes(node, sizes))
+}
+
+/// Rows that only rearrange values and write no stack, with the nodes of the values.
+fn rearranging(module: &Module, scan: &Scan) -> Vec<(Row, u32)> {
+    use Opcode::{Copy, Fusion, Reshape, Slice, Transpose};
+    let rows = module.computation(scan.body_id).rows().map(Row);
+    let rows = rows.filter(|row| {
+        matches!(module.opcode(*row), Copy | Fusion | Reshape | Slice | Transpose)
+            && !writes_stack(scan, *row)
+            && only_moves(module, *row)
+    });
+    rows.filter_map(|row| Some((row, scan.body.result(row).node()?))).collect()
+}
+
+/// The exponentials that fusions of products leave, with the products.
+fn left(scan: &Scan) -> Vec<(u32, u32)> {
+    let body = &scan.body;
+    let opcode = |node: u32| body.nodes[node as usize].opcode;
+    let exponentials = scan.stack_nodes.iter().copied();
+    let exponentials = exponentials.filter(|node| opcode(*node) == Opcode::Exponential);
+    let mut found = Vec::new();
+    for node in exponentials {
+        let outer = body.nodes[node as usize].outer;
+        let products = (0u32..).zip(&body.nodes).filter(|(_, own)| own.outer == outer);
+        let products = products.filter(|(_, own)| own.opcode.is_matmul()).map(|(own, _)| own);
+        found.extend(
+            products.filter(|own| is_of_one_kernel(body, node, *own)).map(|own| (node, own)),
+        );
+    }
+    found
 }
 
 /// Whether the fusion of a product makes the maxima that `exponential` needs too, and no mask lies between.

@@ -40,6 +40,7 @@ mod named;
 mod nameless;
 mod origins;
 mod pairs;
+mod passes;
 mod price;
 mod products;
 mod recomputed;

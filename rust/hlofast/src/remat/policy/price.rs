@@ -183,6 +183,11 @@ impl<'a> Prices<'a> {
         self.sent.get(&row).map_or(row, |own| own.0)
     }
 
+    /// Whether a row belongs to a collective.
+    pub fn sends(&self, row: Row) -> bool {
+        self.sent.contains_key(&row)
+    }
+
     /// Bytes that each device sends around rings in all executions of a collective; None if unknown.
     pub fn wire_bytes(&self, module: &Module, row: Row) -> Option<i64> {
         let bytes = self.sent.get(&row)?.1?;

@@ -12,7 +12,7 @@ use super::scans::{Scan, is_heavy};
 use super::stacks::Stack;
 use super::stepped::Held;
 use crate::ir::intern::BuildMix;
-use crate::ir::{ArrayShape, Module, Opcode, ShapeId};
+use crate::ir::{ArrayShape, Module, Opcode, Row, ShapeId};
 use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
@@ -63,15 +63,16 @@ impl Softmax {
     }
 }
 
-/// The softmaxes of a scan of which one fusion makes the weights and the gradient of the scores.
-pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
+/// The softmaxes of a scan of which one fusion makes the weights and the gradient of the scores; and those of heads in
+/// groups whose weights are in another order than the product.
+pub fn softmaxes(module: &Module, scan: &Scan) -> (Vec<Softmax>, Vec<Softmax>) {
     let body = &scan.body;
     let is_product = |node: &u32| body.nodes[*node as usize].opcode.is_matmul();
     let is_exponential = |own: &&Stack| body.nodes[own.node as usize].opcode == Opcode::Exponential;
     let stacks = scan.stacks.iter().filter(is_exponential).map(|own| (own.node, own));
     let stacks: HashMap<u32, &Stack, BuildMix> = stacks.collect();
     if stacks.is_empty() {
-        return Vec::new();
+        return (Vec::new(), Vec::new());
     }
     let elements = scan.back.nodes.iter().filter_map(|own| Some((own.element?, own.shape)));
     let elements: HashMap<u32, ShapeId, BuildMix> = elements.collect();
@@ -88,7 +89,10 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
         let multiplied = weights.reads.iter().map(|read| read.last).max()?;
         let stack = *elements.get(weights.read_as.first()?)?;
         let is_plain_form = is_layer_of(module, body.nodes[product as usize].shape, stack);
-        is_plain_form.then(|| Softmax {
+        if !is_plain_form && !is_in_groups(module, exponentials) {
+            return None;
+        }
+        let own = Softmax {
             product,
             exponentials: node,
             weights: weights.node,
@@ -99,9 +103,25 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> Vec<Softmax> {
             needs_product: needs_product(body, product, &ways),
             gradient,
             multiplied,
-        })
+        };
+        Some((own, is_plain_form))
     };
-    scan.stacks.iter().filter_map(of_weights).collect()
+    let (plain, grouped): (Vec<_>, Vec<_>) =
+        scan.stacks.iter().filter_map(of_weights).partition(|(_, is_plain)| *is_plain);
+    let all = |own: Vec<(Softmax, bool)>| own.into_iter().map(|(own, _)| own).collect();
+    (all(plain), all(grouped))
+}
+
+/// Whether rows that compute with a stack of exponentials, as the gradient of the scores does, have the order batch,
+/// heads, group, query, key. The product makes the group last.
+fn is_in_groups(module: &Module, stack: &Stack) -> bool {
+    let is_grouped = |row: Row| {
+        let Some(array) = module.shapes().array(module.shape(row)) else { return false };
+        let sizes = array.dimensions().filter_map(|size| size.bound()).filter(|own| *own != 1);
+        let sizes: Vec<i64> = sizes.collect();
+        matches!(sizes[..], [_, _, group, query, key] if group < query && group < key)
+    };
+    stack.readers.iter().any(|(row, is_move)| !is_move && is_grouped(*row))
 }
 
 /// A softmax of a layer without a loop.

@@ -5,9 +5,10 @@
 //! another one, changes these seconds. A row that only moves the stack goes with it. A row that also
 //! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
 //! value, so what stays takes `PLAIN` times the bound by its FLOPs and its other bytes, if that is less.
-//! So does a row of the backward loop that computes with a slice of a stack which is dropped; rows that
-//! only take the slice out and copy it go (`loaded.rs`).
-//! A row whose values nothing else reads goes too. In groups of layers, the stack of one group is filled,
+//! So does a row of the backward loop that computes with a slice of a stack which is dropped, unless a
+//! fusion that runs again leaves the value in memory as it does in the forward loop; rows that only take
+//! the slice out and copy it go (`loaded.rs`). A collective stays: it sends the recomputed value.
+//! A row whose values nothing else reads goes. In groups of layers, the stack of one group is filled,
 //! copied into the stack of all groups, and taken out of it again. Layers without a loop have no stacks:
 //! what they keep is written and read anyway. `benches/h100_steps.py` compares with clocks,
 //! `benches/what_if_accuracy.py --policies` and, for groups, `benches/policy_accuracy.py` with the time
@@ -22,11 +23,11 @@ use crate::ir::{CallRole, Module, Opcode, Row};
 /// The time of a row without its stores, over the bound by its FLOPs and other bytes: of 1.0, 1.3 and 1.6
 /// the one with the least median error on texts for TPUs without checkpointing, whose layouts differ most.
 /// Together with reads that are dropped too, 1.0 and 1.6 have larger errors of chosen policies or of others.
-const PLAIN: f64 = 1.3;
+pub const PLAIN: f64 = 1.3;
 /// How often a value that is kept passes HBM: to be written and to be read.
 const PASSES: f64 = 2.0;
-/// How often a value passes HBM that is kept and was not before: what makes it writes it, a row of its own
-/// copies it into the stack or to the host, and the backward loop reads it. So XLA compiles scores of
+/// How often a value passes HBM, at least, that is kept and was not before: what makes it writes it, a row of
+/// its own copies it into the stack or to the host, and the backward loop reads it. So XLA compiles scores of
 /// attention that a policy saves (`held_long_v5p_16`); on an H200, saving them made `gelu` and `wide`
 /// slower, and `vision`, `pair` and `small` little faster (`tests/fixtures/h100/plans.json`).
 const PASSES_ANEW: f64 = 4.0;
@@ -48,6 +49,8 @@ pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Opti
     // The same for rows that read stacks, with whether they only move them.
     let mut readers: Vec<(Row, bool, i64, bool)> = Vec::new();
     let mut seconds = [0.0; 2];
+    // Bytes of all stacks, and of what the policy keeps besides them.
+    let (mut stacked, mut anew) = (0.0, 0.0);
     for again in scans {
         let scan = again.scan;
         let runs = prices.runs(scan.body_id)? as f64 * scan.share();
@@ -57,13 +60,22 @@ pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Opti
             let is_kept = again.stores(stack.node);
             let bytes = (stack.bytes as f64 * whole) as i64;
             rows.extend(stack.rows.iter().map(|row| (*row, is_kept, bytes)));
-            readers.extend(stack.readers.iter().map(|(row, moves)| (*row, is_kept, bytes, *moves)));
+            // Where what makes the value again leaves it in memory, what computes with it reads it as before.
+            let is_left = again.leaves(stack.node);
+            let read =
+                |(row, moves): &(Row, bool)| (*row, is_kept || is_left && !moves, bytes, *moves);
+            readers.extend(stack.readers.iter().map(read));
+            stacked += bytes as f64;
         }
-        let anew: f64 = again.kept_anew().map(|bytes| bytes as f64).sum();
-        let passes = if scan.group.is_some() { PASSES_ANEW_IN_GROUPS } else { PASSES_ANEW };
-        // Half of the passes are those of the backward loop.
-        let passed = passes * anew * runs / rate;
-        seconds = seconds.map(|own| own + passed / 2.0);
+        let own = runs * again.kept_anew().map(|bytes| bytes as f64).sum::<f64>();
+        match scan.group {
+            // Half of the passes are those of the backward loop.
+            Some(_) => {
+                let passed = PASSES_ANEW_IN_GROUPS * own / rate;
+                seconds = seconds.map(|own| own + passed / 2.0);
+            }
+            None => anew += own,
+        }
     }
     rows.sort_unstable();
     for own in rows.chunk_by(|a, b| a.0 == b.0) {
@@ -86,7 +98,51 @@ pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Opti
             }
         }
     }
+    if anew > 0.0 {
+        // XLA for TPUs stacks what is kept anew as it stacks other values, with as many copies into other layouts.
+        let known = match scans.iter().any(Again::is_on_tpu) {
+            true => moving(module, &rows, &readers, rate, prices)?,
+            false => 0.0,
+        };
+        let passed = anew * (known / stacked.max(1.0)).max(PASSES_ANEW / rate);
+        seconds = seconds.map(|own| own + passed / 2.0);
+    }
     Some(seconds)
+}
+
+/// Seconds of the rows that fill, write and copy stacks, and of those of the backward loops that only move their
+/// values. Both lists are in order.
+fn moving(
+    module: &Module,
+    rows: &[(Row, bool, i64)],
+    readers: &[(Row, bool, i64, bool)],
+    rate: f64,
+    prices: &Prices<'_>,
+) -> Option<f64> {
+    let mut seconds = 0.0;
+    for own in rows.chunk_by(|a, b| a.0 == b.0) {
+        let bytes = own.iter().map(|own| own.2 as f64).sum();
+        seconds += stores(module, own[0].0, bytes, rate, prices)?;
+    }
+    for own in readers.chunk_by(|a, b| a.0 == b.0).filter(|own| own.iter().all(|own| own.3)) {
+        seconds += loads(module, own[0].0, true, prices)?;
+    }
+    Some(seconds)
+}
+
+/// Seconds in which a value of the forward body that the text stacks is written again: those of the rows that stack
+/// it, as far as they do.
+pub fn remade(module: &Module, scan: &Scan, node: u32, prices: &Prices<'_>) -> Option<f64> {
+    let stack = scan.stacks.iter().find(|own| own.node == node)?;
+    let runs = prices.runs(scan.body_id)? as f64 * scan.share();
+    let bytes = stack.bytes as f64 * runs / (scan.trips as f64).max(1.0);
+    let is_own = |row: &&Row| module.computation_of(**row) == scan.body_id;
+    let mut sum = 0.0;
+    for row in stack.rows.iter().filter(is_own) {
+        let all = written(scan, *row, prices)?.max(1.0);
+        sum += prices.seconds_of(module, *row, 0)? * (bytes / all).min(1.0);
+    }
+    Some(sum)
 }
 
 /// Bytes that are kept and bytes that are dropped, of pairs of whether they are kept and bytes.
@@ -103,6 +159,10 @@ fn loads(module: &Module, row: Row, is_move: bool, prices: &Prices<'_>) -> Optio
     use Opcode::{AsyncDone, AsyncStart, CopyDone, CopyStart};
     let runs_beside = |own| matches!(own, AsyncDone | AsyncStart | CopyDone | CopyStart);
     if runs_beside(module.opcode(row)) || multiplies(module, row) {
+        return Some(0.0);
+    }
+    // A collective sends the recomputed value.
+    if prices.sends(row) {
         return Some(0.0);
     }
     let seconds = prices.seconds_of(module, row, 0)?;

@@ -14,6 +14,7 @@ use super::laid_layers::is_softmax;
 use super::laid_values::Widened;
 use super::layered::Layers;
 use super::origins::{Origin, origins};
+use super::passes::{self, Pass, passes};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
@@ -68,6 +69,8 @@ pub struct Unrolled {
     steps: Vec<u32>,
     /// The rows that run matmuls, ascending.
     products: Vec<Row>,
+    /// Those of them that reduce products, ascending.
+    passes: Vec<Pass>,
     /// Products of the forward pass that would be kept in a wider type, the bytes of one copy, and whether there are
     /// two even if the product is kept.
     wide: Vec<(u32, i64, bool)>,
@@ -106,6 +109,7 @@ impl Unrolled {
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
         let count = graph.nodes.len();
+        let passes = passes(&graph, |node| bytes[node as usize]);
         let mut unrolled = Unrolled {
             origins: origins(&graph),
             layer: vec![None; count],
@@ -117,6 +121,7 @@ impl Unrolled {
             ends: vec![None; count],
             steps,
             products,
+            passes,
             wide: Vec::new(),
             early: Vec::new(),
             ahead,
@@ -558,6 +563,7 @@ impl Unrolled {
         outcome: &mut Outcome,
     ) {
         let mut outer: Vec<Row> = Vec::new();
+        let mut reduced: Vec<Row> = Vec::new();
         for number in nodes {
             let node = &self.graph.nodes[*number as usize];
             outcome.again.push(node.row);
@@ -565,6 +571,8 @@ impl Unrolled {
             // A reduction fused with a product takes the time of the product, which may be saved.
             if is_dear || self.products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
+            } else {
+                reduced.push(node.outer);
             }
             if node.opcode.is_matmul() {
                 let is_repeated =
@@ -583,8 +591,12 @@ impl Unrolled {
                 outcome.send(prices.collective_of(node.row), sent);
             }
         }
-        outer.sort_unstable();
-        outer.dedup();
+        for rows in [&mut outer, &mut reduced] {
+            rows.sort_unstable();
+            rows.dedup();
+        }
+        let passes = passes::seconds(&self.passes, module, &reduced, &outer, prices);
+        outcome.seconds = outcome.seconds.zip(passes).map(|(a, b)| a + b);
         for row in outer {
             let seconds = prices.seconds_of(module, row, 0);
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
