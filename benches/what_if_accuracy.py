@@ -104,7 +104,7 @@ def judge_policies() -> list[dict[str, Any]]:
     plain = policy_accuracy.texts()
     rows = []
     for (program, policy), text in sorted(policy_accuracy.checkpointed().items()):
-        name = policy_accuracy.BUILT_IN.get(policy)
+        name = policy_accuracy.policy_texts.BUILT_IN.get(policy)
         if name is None or program not in plain:
             continue
         device = device_of(program)
