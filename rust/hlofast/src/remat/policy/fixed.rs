@@ -19,7 +19,7 @@ const MOST_BETWEEN: usize = 64;
 /// What no policy changes about a scan.
 #[derive(Debug)]
 pub struct Fixed {
-    /// Whether the text is of XLA for TPUs.
+    /// Whether the text is of XLA for TPUs and its layers are in no groups.
     pub is_tpu: bool,
     /// The nodes of the forward body that an outcome visits, ascending. Cheap work that one other
     /// node reads counts as part of that node.
@@ -73,7 +73,12 @@ impl Fixed {
                 if is_tpu { softmaxes(module, scan) } else { <_>::default() };
             let rearranging = if is_tpu { rearranging(module, scan) } else { Vec::new() };
             let fixed = Fixed::new(scan, number, savable, sizes);
-            Fixed { is_tpu, softmaxes, grouped, rearranging, ..fixed }
+            // In groups of layers, what runs again besides is part of `PASSES_ANEW_IN_GROUPS`, which was fitted, or of
+            // the forward loop that runs again as a whole.
+            match scan.group.is_some() || scan.is_again {
+                true => Fixed { softmaxes, passes: Vec::new(), ..fixed },
+                false => Fixed { is_tpu, softmaxes, grouped, rearranging, ..fixed },
+            }
         };
         (0u32..).zip(scans).map(of_scan).collect()
     }
