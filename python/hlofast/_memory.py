@@ -197,6 +197,7 @@ class Memory(Result):
         self._xla: dict[str, int] | None = None
         self._allocated: MemoryFile | None = None
         self._before: list[Policies | None] = []
+        self._packing: list[tuple[int, int, int] | None] = []
         self._undonated: dict[int, int] | None = None
         self._has_looked = False
         self.unusable_file: str | None = None
@@ -412,7 +413,9 @@ class Memory(Result):
         """
         if self.allocated is not None and self.allocated.default_bytes is not None:
             return self.allocated.default_bytes
-        parts = packing(self.module)
+        if not self._packing:
+            self._packing.append(packing(self.module, self.device))
+        parts = self._packing[0]
         peak = self._account().get("hbm_peak_in_bytes")
         return None if parts is None or peak is None else peak + parts[1] + parts[2]
 

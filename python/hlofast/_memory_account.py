@@ -97,11 +97,27 @@ def beside(path: str | None) -> tuple[bytes | None, str | None]:
     return None, None
 
 
-def packing(module: Module) -> tuple[int, int, int] | None:
-    """Bytes of the packed heap of HBM, of its fragmentation and of the tables of tuples."""
+def packing(module: Module, device: str | Device | None) -> tuple[int, int, int] | None:
+    """Bytes of the packed heap of HBM, of its fragmentation and of the tables of tuples.
+
+    `device` decides how XLA packs programs that leave little of its memory.
+    """
+    from hlofast import devices
+
+    usable = None if device is None else _usable(devices.get(device), "hbm_usable_bytes")
     try:
-        return _core._packing(module)
+        return _core._packing(module, usable=usable)
     except (ValueError, OverflowError):
+        return None
+
+
+def _usable(device: Device, figure: str) -> int | None:
+    """The bytes of a figure of one JAX device; None if unknown."""
+    if device.value(figure) is None:
+        return None
+    try:
+        return int(device.per_jax_device(figure))
+    except ValueError:
         return None
 
 
@@ -119,10 +135,8 @@ def hbm_of(module: Module, device: Device | None) -> tuple[int, str] | None:
         return None
     for figure in ("hbm_usable_bytes", "hbm_bytes"):
         if device.value(figure) is not None:
-            try:
-                return int(device.per_jax_device(figure)), "exact"
-            except ValueError:
-                return None
+            usable = _usable(device, figure)
+            return None if usable is None else (usable, "exact")
     return None
 
 

@@ -21,7 +21,7 @@ def _xla_memory(module: Module, *, table_bytes: int | None = None) -> dict[str, 
     `table_bytes` is the size to which a device rounds the pointer tables of tuples, if known.
     """
 
-def _packing(module: Module) -> tuple[int, int, int] | None:
+def _packing(module: Module, *, usable: int | None = None) -> tuple[int, int, int] | None:
     """Returns the packing of the HBM heap in XLA: bytes of the packed heap, of its fragmentation
     and of the pointer tables of tuples. None for modules whose heap cannot be packed.
     """

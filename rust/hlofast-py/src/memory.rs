@@ -7,7 +7,7 @@ use crate::module::Module;
 use crate::table_builder::to_list;
 use hlofast::ir::Row;
 use hlofast::memory::{
-    Constants, Memory, MemoryError, Options, Order, Packing, Rule, Sizes, Space, Tables, donatable,
+    Constants, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, donatable,
     read_file, xla_account,
 };
 use hlofast::table;
@@ -128,10 +128,16 @@ pub fn _xla_memory<'py>(
 
 /// Returns the packing of the HBM heap in XLA: bytes of the packed heap, of its fragmentation and
 /// of the pointer tables of tuples. None for modules whose heap cannot be packed.
+///
+/// `usable` is the HBM that the device has for programs, in bytes, if known.
 #[pyfunction]
-pub fn _packing(module: &Bound<'_, Module>) -> PyResult<Option<(i64, i64, i64)>> {
+#[pyo3(signature = (module, *, usable=None))]
+pub fn _packing(
+    module: &Bound<'_, Module>,
+    usable: Option<i64>,
+) -> PyResult<Option<(i64, i64, i64)>> {
     let stage = &module.get().held.stage;
-    let packing = module.py().detach(|| stage.packing().map(Option::<&Packing>::copied));
+    let packing = module.py().detach(|| stage.packing(usable));
     let packing = packing.map_err(failed)?;
     Ok(packing.map(|packing| (packing.heap, packing.fragmentation, packing.tables)))
 }

@@ -48,7 +48,6 @@ pub struct Analyses<M> {
     derived_mesh: Slot<Option<DerivedMesh>>,
     frame: Slot<Result<Frame, MemoryError>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
-    packing: Slot<Result<Option<Packing>, MemoryError>>,
     // Results that depend on the module and the device.
     account: Slot<Result<XlaAccount, MemoryError>>,
     // Results that depend on the module, the libraries and the frame that is shown.
@@ -91,7 +90,6 @@ impl<M: Borrow<Module>> Analyses<M> {
             derived_mesh: Slot::default(),
             frame: Slot::default(),
             memory: Slot::default(),
-            packing: Slot::default(),
             account: Slot::default(),
             sources: Slot::default(),
             attribution: Slot::default(),
@@ -135,7 +133,6 @@ impl<M: Borrow<Module>> Analyses<M> {
             derived_mesh: keep(&self.derived_mesh, true),
             frame: keep(&self.frame, true),
             memory: keep(&self.memory, true),
-            packing: keep(&self.packing, same_device),
             account: keep(&self.account, same_device),
             sources: keep(&self.sources, named),
             attribution: keep(&self.attribution, phases),
@@ -359,14 +356,10 @@ impl<M: Borrow<Module>> Analyses<M> {
         (bytes >= 1.0).then_some(Tables::Rounded(bytes as u32))
     }
 
-    /// The packing of the HBM heap; see [`memory::packing_from`].
-    pub fn packing(&self) -> Result<Option<&Packing>, MemoryError> {
-        let device = self.context.device.as_ref();
-        let usable = device.and_then(|device| device.share(device.hbm_usable_bytes));
-        let usable = usable.map(|bytes| bytes as i64);
-        let find = || memory::packing_from(self.module(), self.frame()?, usable);
-        let packing = self.packing.get_or_init(find);
-        packing.as_ref().map(Option::as_ref).map_err(|error| *error)
+    /// The packing of the HBM heap of a device with `usable` bytes, if they are known; see
+    /// [`memory::packing_from`].
+    pub fn packing(&self, usable: Option<i64>) -> Result<Option<Packing>, MemoryError> {
+        memory::packing_from(self.module(), self.frame()?, usable)
     }
 
     /// Recomputed values, and residuals kept instead of recomputing them.
