@@ -24,6 +24,8 @@ def _xla_memory(module: Module, *, table_bytes: int | None = None) -> dict[str, 
 def _packing(module: Module, *, usable: int | None = None) -> tuple[int, int, int] | None:
     """Returns the packing of the HBM heap in XLA: bytes of the packed heap, of its fragmentation
     and of the pointer tables of tuples. None for modules whose heap cannot be packed.
+
+    `usable` is the HBM that the device has for programs, in bytes, if known.
     """
 
 def _memory_file(
