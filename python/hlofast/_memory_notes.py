@@ -180,8 +180,8 @@ def _memories(memory: Memory) -> Iterator[Note]:
         return
     yield Note(
         "fragmentation",
-        "fragmentation is modelled; on 71 TPU programs the error is below 0.2 % of HBM for 84 %, "
-        "and 15.8 % at worst",
+        "fragmentation is modelled as libtpu of 2026 packs: on 77 TPU programs the error is below "
+        "0.2 % of HBM; libtpu before 2025 leaves smaller gaps in programs that fit easily",
     )
 
 
