@@ -5,7 +5,8 @@
     python benches/advice_accuracy.py --json FILE   the same as records
 
 ``tests/fixtures/planted_steps.py`` has the train steps, one fault each; those of
-``planted_others.py`` were written and compiled before any rule was changed for them. The source of
+``planted_others.py`` were written and compiled before any rule was changed for them, those of
+``planted_later.py`` after the rules, which they did not change. The source of
 a twin follows the remedy; both are compiled for TPUs. Measured are payload of all collectives and
 FLOPs of all matmuls of the compiled texts, and the bytes that XLA allocates in HBM. Nothing is
 compiled here.

@@ -249,7 +249,7 @@ class TestPlantedMistakes:
         (finding,) = checked("offload_v6e_256", more='[limits]\nhbm = "8GiB"').found("peak-bytes")
         peak = int(finding.compiled.removesuffix(" B").replace(",", ""))
         assert finding.bytes == peak - 8 * 2**30
-        assert 9 * 2**30 < peak < 10 * 2**30
+        assert 10 * 2**30 < peak < 11 * 2**30
 
     def test_specs_of_more_dimensions(self) -> None:
         """Entries for dimensions that do not exist are errors."""

@@ -1,6 +1,7 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
-`fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py` and `planted_others.py` for TPUs. `benches/advice_accuracy.py`
+`fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py`, `planted_others.py`
+and `planted_later.py` for TPUs. `benches/advice_accuracy.py`
 compares each promise with what the twin measures, whose source follows the remedy.
 """
 
@@ -121,12 +122,20 @@ def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], ki
         assert LOW.get(name, 0.9) <= round(own["ratio"], 2) <= HIGH.get(name, 1.1)
 
 
+FOUND_LATER = {
+    "gemma.moved_scores", "gemma.wide_product", "gemma.late_cast", "gemma.summed_again",
+    "residual.undonated", "routed.one_hot", "routed.idle_axis", "speech.batch_gathered",
+    "speech.whole_moments",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(("name", "codes", "kind"), advice_accuracy.LATER)
 def test_promises_of_later_steps_are_not_too_high(
     name: str, codes: tuple[str, ...], kind: str
 ) -> None:
     own = advice_accuracy.judge(name, codes, kind)
-    assert 0 <= own["promised"] <= 1.1 * own["measured"]
+    assert own["promised"] <= 1.1 * own["measured"]
+    assert (own["promised"] > 0) == (name in FOUND_LATER)
 
 
 @pytest.mark.parametrize("name", CLEAN)

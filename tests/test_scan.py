@@ -238,6 +238,7 @@ def test_a_dataset_needs_a_path_that_exists(tmp_path: Path) -> None:
     # A folder that is gone, such as an unmounted one, must not cost the rows of its files.
     with pytest.raises(FileNotFoundError):
         scan(tmp_path / "dumps", tmp_path / "dataset")
+    assert list((tmp_path / "dataset" / "table=files").iterdir())
     again = scan([tmp_path / "nowhere", tmp_path / "moved"], tmp_path / "dataset")
     assert (again.counts["read"], again.counts["failed"]) == (1, 1)
 

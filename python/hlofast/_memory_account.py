@@ -100,18 +100,19 @@ def beside(path: str | None) -> tuple[bytes | None, str | None]:
 def packing(module: Module, device: str | Device | None) -> tuple[int, int, int] | None:
     """Bytes of the packed heap of HBM, of its fragmentation and of the tables of tuples.
 
-    `device` decides how XLA packs programs that leave little of its memory.
+    XLA packs programs that nearly fill the memory of `device` with more care. If the device is
+    unknown, the smallest memory of a TPU is assumed.
     """
     from hlofast import devices
 
-    usable = None if device is None else _usable(devices.get(device), "hbm_usable_bytes")
+    usable = None if device is None else _bytes_of(devices.get(device), "hbm_usable_bytes")
     try:
         return _core._packing(module, usable=usable)
     except (ValueError, OverflowError):
         return None
 
 
-def _usable(device: Device, figure: str) -> int | None:
+def _bytes_of(device: Device, figure: str) -> int | None:
     """The bytes of a figure of one JAX device; None if unknown."""
     if device.value(figure) is None:
         return None
@@ -135,7 +136,7 @@ def hbm_of(module: Module, device: Device | None) -> tuple[int, str] | None:
         return None
     for figure in ("hbm_usable_bytes", "hbm_bytes"):
         if device.value(figure) is not None:
-            usable = _usable(device, figure)
+            usable = _bytes_of(device, figure)
             return None if usable is None else (usable, "exact")
     return None
 

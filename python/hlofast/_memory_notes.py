@@ -180,8 +180,9 @@ def _memories(memory: Memory) -> Iterator[Note]:
         return
     yield Note(
         "fragmentation",
-        "fragmentation is modelled as libtpu of 2026 packs: on 77 TPU programs the error is below "
-        "0.2 % of HBM; libtpu before 2025 leaves smaller gaps in programs that fit easily",
+        "fragmentation is modelled as libtpu 0.0.42 packs heaps: on 77 TPU programs the bytes "
+        "allocated in HBM are within 0.2 % of XLA's; libtpu before 2025 packs programs that leave "
+        "memory free more tightly",
     )
 
 

@@ -219,16 +219,16 @@ _STEPS_ERROR = (
 )
 STEPS_ERROR = _STEPS_ERROR + (
     "3.7 % and the worst 21 %, on 35 scanned programs; on 12 policies that move values to host "
-    "memory 3.5 % and 18 %; on 30 policies of ten train steps that the model was not made with "
-    "3.2 % and 17 %, 24 of them too short"
+    "memory 3.5 % and 18 %; on 30 policies of ten train steps that it had not seen 8.8 % and 20 %, "
+    "27 of them too short, and 3.2 % and 17 % after the changes that they led to"
 )
 STEPS_ERROR_CHECKPOINTED = _STEPS_ERROR + (
     "2.9 % and the worst 13 %, on 31 policies chosen from texts whose scanned layers are "
     "checkpointed"
 )
 STEPS_ERROR_UNROLLED = _STEPS_ERROR + (
-    "2.5 % and the worst 12 %, on 6 programs without scans; three policies of one that the model "
-    "was not made with are 3 to 10 % too short"
+    "2.5 % and the worst 12 %, on 6 programs without scans; three policies of one that led to "
+    "changes are 3 to 10 % too short"
 )
 STEPS_ERROR_GROUPS = _STEPS_ERROR + (
     "4.5 % and the worst 17 %, on 12 programs whose layers are scanned in groups"

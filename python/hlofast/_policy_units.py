@@ -69,10 +69,11 @@ def note_of(policies: Policies) -> tuple[str, dict[str, int]] | None:
 
 
 def shared_names(policies: Policies) -> tuple[str, Policy] | None:
-    """That the chosen policy needs names which differ by call, and the policy with the same names.
+    """A sentence that names must differ by stack, and the policy with the same names in all.
 
     Where several stacks of layers, such as the towers of images and of words, call one function,
-    a name in it reaches the values of all. None if the chosen policy keeps the same of each stack.
+    a name in it applies to the values of all. None if the chosen policy keeps the same values of
+    each stack.
     """
     chosen = policies.chosen
     if policies.is_scanned or chosen is None or chosen.built_in is not None:
@@ -99,11 +100,13 @@ def shared_names(policies: Policies) -> tuple[str, Policy] | None:
     kept, moved = ([at for at, own in enumerate(fates) if own == f] for f in (SAVED, OFFLOADED))
     other = policies.policy(save=kept, offload=moved)
     count = f"{len(split)} values" if len(split) > 1 else "a value"
+    verb, place = ("computes", "it") if len(functions) == 1 else ("compute", "them")
     text = (
-        f"{printable(' and '.join(sorted(functions)))} computes layers of several stacks, and a "
-        f"name in it reaches all of them: the chosen policy keeps {count} in some stacks alone, "
-        "so that names have to differ by stack, such as by an argument of the function; with the "
-        f"same names in all the modelled peak is {other.peak:,} B instead of {chosen.peak:,} B"
+        f"{printable(' and '.join(sorted(functions)))} {verb} layers of several stacks, so a name "
+        f"in {place} applies to all of these stacks: the chosen policy keeps {count} in only some "
+        "of them, so names have to differ by stack, for example by an argument of the function; "
+        f"if all stacks have the same names, the modelled peak is {other.peak:,} B instead of "
+        f"{chosen.peak:,} B"
     )
     if policies.hbm is not None and other.peak > policies.hbm:
         text += ", which does not fit"

@@ -139,7 +139,10 @@ def _policy(verdict: Verdict) -> str | None:
     shared, names = shared_names(policies), ""
     if shared is not None:
         other = short_bytes(shared[1].peak)
-        names = f"; its names differ by stack of layers, with the same names in all: {other}"
+        names = (
+            "; the names must differ by stack of layers: with the same names in all, about "
+            f"{other} at the peak"
+        )
     return (
         f"put the {policies.iteration}s under jax.checkpoint with {chosen.counted}: about "
         f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat prints the code"

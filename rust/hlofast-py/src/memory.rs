@@ -137,7 +137,7 @@ pub fn _packing(
     usable: Option<i64>,
 ) -> PyResult<Option<(i64, i64, i64)>> {
     let stage = &module.get().held.stage;
-    let packing = module.py().detach(|| stage.packing(usable));
+    let packing = module.py().detach(|| stage.packing_with(usable));
     let packing = packing.map_err(failed)?;
     Ok(packing.map(|packing| (packing.heap, packing.fragmentation, packing.tables)))
 }

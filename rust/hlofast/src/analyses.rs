@@ -341,7 +341,10 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// Live values over the schedule, counted as `options` say.
     pub fn memory_with(&self, options: &memory::Options) -> Result<Memory, MemoryError> {
-        memory::memory_from(self.module(), self.frame()?, options)
+        match options.order {
+            memory::Order::Text => memory::memory_from(self.module(), self.frame()?, options),
+            _ => memory::memory(self.module(), options),
+        }
     }
 
     /// XLA's own account of the compiled program's memory.
@@ -358,7 +361,7 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// The packing of the HBM heap of a device with `usable` bytes, if they are known; see
     /// [`memory::packing_from`].
-    pub fn packing(&self, usable: Option<i64>) -> Result<Option<Packing>, MemoryError> {
+    pub fn packing_with(&self, usable: Option<i64>) -> Result<Option<Packing>, MemoryError> {
         memory::packing_from(self.module(), self.frame()?, usable)
     }
 

@@ -4,8 +4,8 @@
 //!
 //! Compilers for TPUs multiply f32 activations in bf16 all the same, so that only the bytes show that
 //! a program computes in f32. Where the result is only used after a convert to 16 bits, the compiler
-//! chose f32 for the sum; gathers and all-to-alls add up nothing, so that the program converts after them what
-//! it could convert before. Maxima and sums over features are statistics, which norms, routers and losses
+//! chose f32 for the sum; gathers and all-to-alls add nothing up, so the program could convert before them
+//! what it converts after them. Maxima and sums over features are statistics, which norms, routers and losses
 //! compute in f32 on purpose.
 
 use super::batch_gathered;
@@ -79,10 +79,11 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     let products = is_master.then(|| Products::new(program));
     let wide = products.as_ref().map(|products| products.wide(program)).unwrap_or_default();
     let from = sites.len();
+    let scores = resharded_scores::moved(program);
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
-        // With one sharding, scores are not sent at all, nor are queries, keys and values that follow them.
-        let scores = resharded_scores::moved(program);
+        // With one sharding, scores are not sent at all, nor are queries, keys and values that follow them. Where weights
+        // have 16 bits, nothing tells those from other values, so no all-to-all counts.
         let follows = products.is_none() && collective.kind == AllToAll && !scores.is_empty();
         if follows || scores.binary_search(&number).is_ok() {
             continue;

@@ -17,7 +17,7 @@ use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::walk::{Trail, Use, converts, is_kept, uses_within};
+use super::walk::{Trail, converts, is_kept, is_maximum, uses_within};
 use crate::flow::Phase;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
@@ -133,7 +133,7 @@ enum Stored {
     /// A 16-bit value, converted because it meets an f32 value later.
     Widened,
     /// An f32 value that is computed from the values of its token alone, such as a mean: the norm is f32 on purpose.
-    Normal,
+    Norm,
     /// Another f32 value.
     Wide,
 }
@@ -153,7 +153,7 @@ fn written(module: &Module, residual: &Residual) -> Stored {
         return Stored::Widened;
     }
     match has_statistic(module, value, &mut { MOST_TERMS }) {
-        true => Stored::Normal,
+        true => Stored::Norm,
         false => Stored::Wide,
     }
 }
@@ -206,7 +206,7 @@ fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<R
         residual.stacked.is_some() && written(program.module, residual) == Stored::Widened;
     let shrinks = alike.iter().filter(|own| match own {
         Stored::Widened => true,
-        Stored::Normal => false,
+        Stored::Norm => false,
         Stored::Wide => !is_copy,
     });
     let (part, whole) = match alike.len() as u64 {
@@ -344,11 +344,6 @@ pub(super) fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
         let is_scaled = matches!(opcode, Multiply | Divide | Add | Subtract | Select | Tanh);
         is_scaled || operand == 0 && (reduces(opcode) || opcode == AllToAll)
     };
-    let is_maximum = |used: &Use| {
-        let applied = module.called(used.row, CallRole::ToApply);
-        let root = applied.map(|id| module.opcode(Row(module.computation(id).root)));
-        module.opcode(used.row) == Opcode::Reduce && root == Some(Opcode::Maximum)
-    };
     let mut calls = Vec::new();
     let mut inner = row;
     while let &[caller] = module.callers(module.computation_of(inner))
@@ -360,7 +355,7 @@ pub(super) fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
     // The walk ends at the first use that is not wanted: the maximum.
     let seen = std::cell::Cell::new(false);
     uses_within(&program.walk, row, &calls, passes, |used| {
-        seen.set(seen.get() || is_maximum(used));
+        seen.set(seen.get() || is_maximum(module, used.row));
         !seen.get()
     });
     seen.get()

@@ -22,7 +22,7 @@ use super::site::{Rule, Site};
 use super::walk::{Trail, converts, copies_part, is_concatenation};
 use crate::flow::Phase;
 use crate::ir::{CallRole, Module, Opcode, Row};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "one-hot-matmul",
@@ -58,7 +58,8 @@ fn stacked(module: &Module, trail: &Trail) -> Option<Trail> {
     let &[element] = trail.path() else { return None };
     let body = module.called(trail.row, CallRole::Body)?;
     let root = Row(module.computation(body).root);
-    let next = *module.operands(root).get(element as usize)?;
+    let state = Some(root).filter(|root| module.opcode(*root) == Opcode::Tuple)?;
+    let next = *module.operands(state).get(element as usize)?;
     let written = Trail::new(Row(next)).follow(module, converts);
     let is_update = module.opcode(written.row) == Opcode::DynamicUpdateSlice;
     is_update.then(|| written.operand(module, 1)).flatten()
@@ -159,7 +160,7 @@ fn moved(program: &Program<'_>, row: Row, other: Row, size: u64) -> u64 {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
-    let mut matrices = Vec::new();
+    let mut matrices = Matrices::new();
     for row in program.products() {
         let &[first, second, ..] = module.operands(row) else { continue };
         let sides = [(first, second), (second, first)];
@@ -187,7 +188,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site = site.sum("replacing_bytes", moved.unwrap_or(0));
         let side = if other == Row(first) { second } else { first };
         let written = program.sources().place(module.metadata_columns(), row);
-        matrices.push((written, sizes(program, Row(side)), site.key));
+        matrices.entry((written, sizes(program, Row(side)))).or_insert(site.key);
         sites.push(site);
     }
     if !matrices.is_empty() {
@@ -195,12 +196,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// A line of the source with a matmul by a one-hot matrix, the sizes of the matrix, and the key of its places.
-type Matrix = ((i32, i32), Vec<u64>, u64);
+/// By line of the source with a matmul by a one-hot matrix, and sizes of the matrix: the key of its places.
+type Matrices = HashMap<((i32, i32), Vec<u64>), u64>;
 
-/// Adds the matmuls of these lines that make the gradient of such a matrix, where it has weights: experts are
-/// chosen with scores. With a gather, the gradient of the weights is a product of the rows that it reads.
-fn gradients(program: &Program<'_>, matrices: &[Matrix], sites: &mut Vec<Site>) {
+/// Adds backward matmuls on these lines that compute the gradient of such a matrix, as where experts are weighted by
+/// scores. With a gather, that gradient is one product with the rows read.
+fn gradients(program: &Program<'_>, matrices: &Matrices, sites: &mut Vec<Site>) {
     let columns = program.module.metadata_columns();
     let known: HashSet<Row> =
         sites.iter().filter_map(|site| site.subjects.first().copied()).collect();
@@ -210,9 +211,7 @@ fn gradients(program: &Program<'_>, matrices: &[Matrix], sites: &mut Vec<Site>) 
         if written.0 < 0 || runs.phase != Phase::Backward {
             continue;
         }
-        let own = sizes(program, row);
-        let is_its = |(place, sizes, _): &&Matrix| *place == written && *sizes == own;
-        let Some((_, _, key)) = matrices.iter().find(is_its) else { continue };
+        let Some(key) = matrices.get(&(written, sizes(program, row))) else { continue };
         let Some(flops) = program.product_flops(row) else { continue };
         let mut site = Site::new(row).runs(&runs).common("matmul_flops", program.matmul_flops());
         site.flops = runs.times(flops);

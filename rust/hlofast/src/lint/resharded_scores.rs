@@ -11,9 +11,9 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts};
+use super::walk::{Trail, converts, is_maximum};
 use crate::comms::{Collective, CollectiveKind, Moved};
-use crate::ir::{CallRole, Module, Opcode, Row};
+use crate::ir::{Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
@@ -76,12 +76,17 @@ fn is_large(collective: &Collective) -> bool {
         && collective.payload().is_some_and(|payload| payload >= LEAST)
 }
 
-/// The sizes of the results of matmuls on one device, by their number of elements.
+/// By number of elements: the different sizes of arrays.
+type Kinds = HashMap<u64, HashSet<Vec<u64>>>;
+/// Limit on the different sizes that one array is compared with.
+const MOST_KINDS: usize = 256;
+
+/// The sizes of the results of matmuls on one device.
 #[derive(Default)]
 struct Made {
-    scores: HashMap<u64, Vec<Vec<u64>>>,
+    scores: Kinds,
     /// Results of matmuls of an activation with a weight.
-    others: HashMap<u64, Vec<Vec<u64>>>,
+    others: Kinds,
 }
 
 impl Made {
@@ -100,9 +105,9 @@ impl Made {
             let sides = module.operands(row).iter().take(2);
             let of_batch = sides.filter(|row| varying.is_from_batch(module, Row(**row))).count();
             if of_batch < 2 {
-                made.others.entry(elements).or_default().push(sizes(program, row));
+                made.others.entry(elements).or_default().insert(sizes(program, row));
             } else if read.contains(&row) {
-                made.scores.entry(elements).or_default().push(sizes(program, row));
+                made.scores.entry(elements).or_default().insert(sizes(program, row));
             }
         }
         made
@@ -111,8 +116,8 @@ impl Made {
     /// Whether an array that an all-to-all moves has the elements of scores, and more sizes in common with
     /// scores than with what else has as many elements.
     fn is_score(&self, elements: u64, own: &[u64]) -> bool {
-        let common = |all: &HashMap<u64, Vec<Vec<u64>>>| {
-            let all = all.get(&elements).into_iter().flatten();
+        let common = |all: &Kinds| {
+            let all = all.get(&elements).into_iter().flatten().take(MOST_KINDS);
             all.map(|other| in_both(own, other)).max()
         };
         common(&self.scores).is_some_and(|scores| Some(scores) > common(&self.others))
@@ -121,14 +126,6 @@ impl Made {
 
 /// Limit on the terms between a matmul and the maximum of its softmax.
 const MOST_TERMS: u32 = 128;
-
-fn is_maximum(module: &Module, row: Row) -> bool {
-    // Compilers for TPUs take the maximum of a row by a window.
-    matches!(module.opcode(row), Opcode::Reduce | Opcode::ReduceWindow)
-        && module.called(row, CallRole::ToApply).is_some_and(|applied| {
-            module.opcode(Row(module.computation(applied).root)) == Opcode::Maximum
-        })
-}
 
 /// The matmul of whose result the value at `trail` is a function of each element, moved or not.
 fn product(module: &Module, products: &HashSet<Row>, trail: Trail, left: &mut u32) -> Option<Row> {
@@ -162,10 +159,14 @@ pub(super) fn sizes(program: &Program<'_>, row: Row) -> Vec<u64> {
 
 /// How many sizes two ascending lists have in common.
 fn in_both(first: &[u64], second: &[u64]) -> usize {
-    let mut left = second.to_vec();
-    let take =
-        |size: &&u64| left.iter().position(|own| own == *size).map(|at| left.remove(at)).is_some();
-    first.iter().filter(take).count()
+    let (mut at, mut common) = (0, 0);
+    for size in first {
+        at += second[at..].iter().take_while(|own| *own < size).count();
+        if second.get(at) == Some(size) {
+            (at, common) = (at + 1, common + 1);
+        }
+    }
+    common
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {

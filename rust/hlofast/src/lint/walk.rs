@@ -126,6 +126,15 @@ impl Trail {
     }
 }
 
+/// Whether `row` takes maxima, as a softmax does of each row of scores.
+pub(super) fn is_maximum(module: &Module, row: Row) -> bool {
+    // Compilers for TPUs take the maximum of a row by a window.
+    matches!(module.opcode(row), Opcode::Reduce | Opcode::ReduceWindow)
+        && module.called(row, CallRole::ToApply).is_some_and(|applied| {
+            module.opcode(Row(module.computation(applied).root)) == Opcode::Maximum
+        })
+}
+
 /// Whether loop body `body` passes element `index` of its state on unchanged. Compilers move such values to
 /// fast memory and back.
 pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {

@@ -89,7 +89,8 @@ impl Frame {
     pub(super) fn donating(&self, module: &Module, donated: &[Alias]) -> Self {
         let mut donations = self.donations.clone();
         donations.add(&self.reader(module), donated);
-        Self::of_layout(module, Arc::clone(&self.layout), donations, self.sets.clone())
+        let frame = Self::of_layout(module, Arc::clone(&self.layout), donations, self.sets.clone());
+        Frame { tables: self.tables.clone(), ..frame }
     }
 
     /// The frame in which markers are instructions, as for XLA.

@@ -115,7 +115,7 @@ pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError>
     memory_of(module, &frame, options)
 }
 
-/// [`memory`] of a module whose frame is known.
+/// [`memory`] of a module whose frame in text order is known; other orders do not use it.
 pub fn memory_from(
     module: &Module,
     frame: &Frame,

@@ -182,13 +182,15 @@ impl Packing {
     }
 }
 
-/// What a program must leave free of the usable HBM so that libtpu packs it fast, bytes: 2.5 GiB, and what
-/// libtpu reserves besides. The limit lies between 14,224,742,400 and 14,226,790,400 B on v5e, and between
-/// 30,861,678,592 and 30,866,790,400 B on v6e, with 15.75 and 31.25 GiB (one program in several sizes,
-/// `limit_room` in `tests/fixtures/peak_catalogue.py`).
-const SPARE: i64 = (5 << 29) + (4 << 20);
-/// The usable HBM of v5e, which has the least: what leaves room there does so on every chip.
-const LEAST_USABLE: i64 = 63 << 28;
+/// What a program must leave free of the usable HBM so that libtpu packs it fast, bytes: 2.5 GiB and 1/8192 of what
+/// is usable. The limit lies between 14,224,742,400 and 14,226,790,400 B on v5e, and between 30,861,678,592 and
+/// 30,866,790,400 B on v6e, with 15.75 and 31.25 GiB (one program in several sizes; `limit_room` in
+/// `tests/fixtures/peak_catalogue.py` has some of them).
+fn spare(usable: i64) -> i64 {
+    (5 << 29) + usable / 8192
+}
+/// The least usable HBM of a JAX device, a core of v4: what leaves room there does so everywhere.
+const LEAST_USABLE: i64 = 61 << 28;
 
 /// Places the values of the HBM heap as XLA does for a scheduled TPU module on a device with `usable`
 /// bytes of HBM, if it is known. None for other modules, whose heaps are packed in other ways, and
@@ -211,7 +213,8 @@ pub fn packing_from(
         signature(reader, &frame.donations, assignment.sizes, rounded, &mut account)?;
         let constants = constants(reader, assignment.sizes)?;
         let others = account.device.total().saturating_add(constants).saturating_add(tables);
-        let most = usable.unwrap_or(LEAST_USABLE).saturating_sub(SPARE).saturating_sub(others);
+        let usable = usable.unwrap_or(LEAST_USABLE);
+        let most = usable.saturating_sub(spare(usable)).saturating_sub(others);
         Ok(assignment.packed(is_in_heap, most).map(|heap| Packing {
             heap,
             fragmentation: (heap - live).max(0),

@@ -323,10 +323,7 @@ impl<'a> Again<'a> {
                 steps.into_iter().for_each(|steps| bytes.add(steps, size(own.product)));
             }
         }
-        // What recomputed products need of the weights is made before gradients are.
-        let is_early =
-            own.mixed.is_some_and(|own| self.holds(own) && self.states[own as usize].read_by > 0);
-        if !product.is_kept() && is_light(own.weights) && !is_early {
+        if !product.is_kept() && is_light(own.weights) && !self.is_early(own) {
             bytes.add(own.weight_steps(), size(own.weights));
         }
     }
@@ -356,9 +353,12 @@ impl<'a> Again<'a> {
     fn rewrites(&self, own: &Softmax) -> bool {
         let is_light = is_light(self.scan, self.fixed, own.weights, &self.states);
         let is_needed = self.states[own.weights as usize].last().is_some();
-        let is_early =
-            own.mixed.is_some_and(|own| self.holds(own) && self.states[own as usize].read_by > 0);
-        self.holds(own.product) && is_light && is_needed && is_early
+        self.holds(own.product) && is_light && is_needed && self.is_early(own)
+    }
+
+    /// Whether a recomputed product needs the weights, so that they are made before gradients are.
+    fn is_early(&self, own: &Softmax) -> bool {
+        own.mixed.is_some_and(|own| self.holds(own) && self.states[own as usize].read_by > 0)
     }
 
     /// Whether rows that only rearrange a value, or the value of which it is a part, run again with it: the backward
@@ -392,7 +392,9 @@ impl<'a> Again<'a> {
 
     /// Whether a fusion that runs again leaves a value in memory besides its product.
     pub fn leaves(&self, node: u32) -> bool {
-        self.fixed.left.iter().any(|(own, product)| *own == node && self.holds(*product))
+        let left = &self.fixed.left;
+        let own = &left[left.partition_point(|own| own.0 < node)..];
+        own.iter().take_while(|own| own.0 == node).any(|own| self.holds(own.1))
     }
 
     fn holds(&self, node: u32) -> bool {
@@ -452,7 +454,7 @@ impl<'a> Again<'a> {
         outcome.seconds = outcome.seconds.zip(passes).map(|(a, b)| a + b * scan.share());
         for own in self.fixed.grouped.iter().filter(|own| self.rewrites(own)) {
             let seconds = remade(module, scan, own.weights, prices);
-            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
+            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b * scan.share());
         }
         // Fusions and copies that only rearrange what runs again or is kept.
         let rearranging = self.fixed.rearranging.iter().filter(|(_, node)| self.rearranges(*node));

@@ -10,7 +10,9 @@ use super::softmax::{Softmax, softmaxes};
 use super::stored::{only_moves, writes_stack};
 use crate::cost::Backend;
 use crate::ir::csr::Csr;
+use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
+use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
 /// Limit on the nodes between a product and what its fusion makes of it.
@@ -19,7 +21,7 @@ const MOST_BETWEEN: usize = 64;
 /// What no policy changes about a scan.
 #[derive(Debug)]
 pub struct Fixed {
-    /// Whether the text is of XLA for TPUs and its layers are in no groups.
+    /// Whether the text is of XLA for TPUs, its layers are in no groups, and no forward loop runs again as a whole.
     pub is_tpu: bool,
     /// The nodes of the forward body that an outcome visits, ascending. Cheap work that one other
     /// node reads counts as part of that node.
@@ -41,10 +43,9 @@ pub struct Fixed {
     pub kept_bytes: Vec<(u32, i64)>,
     /// The rows of the loop's body that compute products, ascending.
     pub products: Vec<Row>,
-    /// Those of them that reduce products, ascending.
+    /// The rows among them that also reduce what they compute, ascending; empty as the next two except where `is_tpu`.
     pub passes: Vec<Pass>,
-    /// Rows of the body that only bring a value into another layout, or take a part of it out, with its node; none but
-    /// on TPUs.
+    /// Rows of the body that only bring a value into another layout, or take a part of it out, with its node.
     pub rearranging: Vec<(Row, u32)>,
     /// Exponentials that the fusion of a product leaves, with the product.
     pub left: Vec<(u32, u32)>,
@@ -71,13 +72,12 @@ impl Fixed {
         let of_scan = |(number, scan)| {
             let (softmaxes, grouped) =
                 if is_tpu { softmaxes(module, scan) } else { <_>::default() };
-            let rearranging = if is_tpu { rearranging(module, scan) } else { Vec::new() };
-            let fixed = Fixed::new(scan, number, savable, sizes);
+            let fixed = Fixed { softmaxes, ..Fixed::new(scan, number, savable, sizes) };
             // In groups of layers, what runs again besides is part of `PASSES_ANEW_IN_GROUPS`, which was fitted, or of
             // the forward loop that runs again as a whole.
-            match scan.group.is_some() || scan.is_again {
-                true => Fixed { softmaxes, passes: Vec::new(), ..fixed },
-                false => Fixed { is_tpu, softmaxes, grouped, rearranging, ..fixed },
+            match is_tpu && scan.group.is_none() && !scan.is_again {
+                true => Fixed { is_tpu, grouped, rearranging: rearranging(module, scan), ..fixed },
+                false => Fixed { passes: Vec::new(), left: Vec::new(), ..fixed },
             }
         };
         (0u32..).zip(scans).map(of_scan).collect()
@@ -231,15 +231,16 @@ fn left(scan: &Scan) -> Vec<(u32, u32)> {
     let opcode = |node: u32| body.nodes[node as usize].opcode;
     let exponentials = scan.stack_nodes.iter().copied();
     let exponentials = exponentials.filter(|node| opcode(*node) == Opcode::Exponential);
+    let mut products: HashMap<Row, Vec<u32>, BuildMix> = HashMap::default();
+    for (node, own) in (0u32..).zip(&body.nodes).filter(|(_, own)| own.opcode.is_matmul()) {
+        products.entry(own.outer).or_default().push(node);
+    }
     let mut found = Vec::new();
     for node in exponentials {
-        let outer = body.nodes[node as usize].outer;
-        let products = (0u32..).zip(&body.nodes).filter(|(_, own)| own.outer == outer);
-        let products = products.filter(|(_, own)| own.opcode.is_matmul()).map(|(own, _)| own);
-        found.extend(
-            products.filter(|own| is_of_one_kernel(body, node, *own)).map(|own| (node, own)),
-        );
+        let own = products.get(&body.nodes[node as usize].outer).into_iter().flatten().copied();
+        found.extend(own.filter(|own| is_of_one_kernel(body, node, *own)).map(|own| (node, own)));
     }
+    found.sort_unstable();
     found
 }
 

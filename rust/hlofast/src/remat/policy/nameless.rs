@@ -256,8 +256,8 @@ impl Finder<'_> {
         };
         let inside = nodes().filter(|at| is_inside(*at)).map(|at| self.like(at));
         let inside: HashSet<Like, BuildMix> = inside.collect();
-        // A layer has every product that the others have, if of another size, and no further ones: what follows
-        // the last layer, such as the projection of a tower, is not its own.
+        // The last layer has the products of the other layers, perhaps in other sizes. Further products, such as the
+        // projection of a tower, follow the layers.
         let products: HashSet<Name, BuildMix> = inside
             .iter()
             .filter(|(_, opcode, _)| *opcode == Opcode::Dot as u16)

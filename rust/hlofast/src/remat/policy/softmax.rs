@@ -268,7 +268,7 @@ pub fn row_length(
     while let Some(at) = open.pop() {
         for user in graph.users(at).iter().copied() {
             let opcode = graph.nodes[user as usize].opcode;
-            let own = elements(user)?;
+            let Some(own) = elements(user) else { continue };
             let is_reduction = matches!(opcode, Opcode::Reduce | Opcode::ReduceWindow);
             if is_reduction && own > 0 && own < count {
                 return Some(count / own);

@@ -134,13 +134,12 @@ fn moving(
 /// it, as far as they do.
 pub fn remade(module: &Module, scan: &Scan, node: u32, prices: &Prices<'_>) -> Option<f64> {
     let stack = scan.stacks.iter().find(|own| own.node == node)?;
-    let runs = prices.runs(scan.body_id)? as f64 * scan.share();
-    let bytes = stack.bytes as f64 * runs / (scan.trips as f64).max(1.0);
     let is_own = |row: &&Row| module.computation_of(**row) == scan.body_id;
     let mut sum = 0.0;
     for row in stack.rows.iter().filter(is_own) {
-        let all = written(scan, *row, prices)?.max(1.0);
-        sum += prices.seconds_of(module, *row, 0)? * (bytes / all).min(1.0);
+        let all = scan.stacks.iter().filter(|own| own.rows.binary_search(row).is_ok());
+        let all: f64 = all.map(|own| own.bytes as f64).sum();
+        sum += prices.seconds_of(module, *row, 0)? * (stack.bytes as f64 / all.max(1.0)).min(1.0);
     }
     Some(sum)
 }
