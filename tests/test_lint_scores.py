@@ -48,6 +48,19 @@ def test_scores_that_move() -> None:
     assert "with_sharding_constraint" in finding.remedy
 
 
+def test_other_values_with_as_many_elements() -> None:
+    """Scores are told from what other matmuls return by their sizes."""
+    more = f"""
+  o = f32[4096,256] broadcast(low), dimensions={{}}
+  x = f32[4096,512] dot(o, u), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  y = f32[4096,512] all-to-all(x), {ALONG_MODEL}, dimensions={{0}}
+"""
+    parameter = "  u = f32[256,512] parameter(3), sharding={replicated}\n"
+    text = SCORES.replace("  s = f32", parameter + "  s = f32", 1)
+    [finding] = scores(text.replace("  v = f32", more.lstrip("\n") + "  v = f32", 1))
+    assert finding.names == ("t",)
+
+
 def test_16_bit_scores_move_too() -> None:
     text = SCORES.replace("f32[2,4,512,512]", "bf16[2,4,512,512]").replace(
         "  low =", "  u = f32[2,4,512,512] convert(t)\n  low ="

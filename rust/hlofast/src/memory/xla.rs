@@ -71,7 +71,7 @@ pub struct Signature {
 impl Signature {
     /// Bytes of parameters and results together.
     pub fn total(&self) -> i64 {
-        self.argument + self.output - self.alias
+        self.argument.saturating_add(self.output).saturating_sub(self.alias)
     }
 }
 
@@ -189,6 +189,7 @@ impl Packing {
 fn spare(usable: i64) -> i64 {
     (5 << 29) + usable / 8192
 }
+
 /// The least usable HBM of a JAX device, a core of v4: what leaves room there does so everywhere.
 const LEAST_USABLE: i64 = 61 << 28;
 

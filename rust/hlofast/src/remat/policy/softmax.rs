@@ -18,6 +18,8 @@ use std::ops::RangeInclusive;
 
 /// Limit on the nodes between a product and the weights made from it.
 const MOST_BETWEEN: usize = 64;
+/// Limit on the users of a node that are looked at.
+const MOST_USERS: usize = 64;
 /// The most keys with which XLA makes the exponentials from a product that is kept; with more
 /// it writes scores in their type between them. Of libtpu 0.0.42 for v5e and v5p (`make_softmaxes.py` with 3,072 and
 /// 4,096 positions); for v6e, which no text tells from them, it is 4,096 or more.
@@ -158,7 +160,7 @@ impl Passes<'_> {
 
     /// Whether a sum reads a value, as one does of the exponentials of a softmax and none of those of an activation.
     fn is_summed(self, node: u32) -> bool {
-        let mut users = self.graph.users(node).iter();
+        let mut users = self.graph.users(node).iter().take(MOST_USERS);
         users.any(|own| matches!(self.opcode(*own), Opcode::Reduce | Opcode::ReduceWindow))
     }
 
@@ -192,7 +194,7 @@ impl Passes<'_> {
             if known.len() >= MOST_BETWEEN || !known.insert(at) {
                 continue;
             }
-            for user in graph.users(at).iter().copied() {
+            for user in graph.users(at).iter().copied().take(MOST_USERS) {
                 let step = steps[user as usize];
                 if self.opcode(user).is_matmul() {
                     if step >= back {
@@ -266,7 +268,7 @@ pub fn row_length(
     let mut known = HashSet::<u32, BuildMix>::default();
     let mut open = vec![product];
     while let Some(at) = open.pop() {
-        for user in graph.users(at).iter().copied() {
+        for user in graph.users(at).iter().copied().take(MOST_USERS) {
             let opcode = graph.nodes[user as usize].opcode;
             let Some(own) = elements(user) else { continue };
             let is_reduction = matches!(opcode, Opcode::Reduce | Opcode::ReduceWindow);
