@@ -3,8 +3,10 @@
 import gzip
 import importlib
 import json
+import lzma
 import pathlib
 import re
+import tarfile
 
 import pytest
 
@@ -60,6 +62,24 @@ def test_no_text_names_the_machine_that_made_it():
         assert not re.search(
             rb'"/(?!app/|host:|device:)\w|/home/|/root/|/tmp/|site-packages', read(path)
         ), path
+
+
+def texts_in(path):
+    """The content of a compressed file, or of each file in an archive."""
+    if not path.name.endswith(".tar.xz"):
+        return [lzma.decompress(path.read_bytes())]
+    with tarfile.open(path) as archive:
+        return [archive.extractfile(one).read() for one in archive if one.isfile()]
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FIXTURES.rglob("*.xz")}))
+def test_no_stack_frame_names_the_machine_that_made_it(folder):
+    for path in folder.glob("*.xz"):
+        for text in texts_in(path):
+            names = re.search(rb"\nFileNames\n.*?\n\n", text, re.DOTALL)
+            assert names is None or not re.search(
+                rb'"/(?!home/user/)(?:home|root|tmp|work)/', names[0]
+            ), path
 
 
 def test_dump_folders_hold_the_stages_of_the_train_step():
