@@ -49,7 +49,7 @@ def test_scores_that_move() -> None:
 
 
 def test_other_values_with_as_many_elements() -> None:
-    """Scores are told from what other matmuls return by their sizes."""
+    """An array with as many elements as scores, but other sizes, is not reported."""
     more = f"""
   o = f32[4096,256] broadcast(low), dimensions={{}}
   x = f32[4096,512] dot(o, u), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}

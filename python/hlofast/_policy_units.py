@@ -135,7 +135,7 @@ def _called_alike(policies: Policies, shared: dict[str, str]) -> Iterator[tuple[
         if len({len(values) for values in stacks.values()}) > 1:
             yield function, [at for values in stacks.values() for at in values]
             continue
-        # Products of one line are told apart by the weights that they multiply by.
+        # The weight of a product tells which of several products of one line it is.
         ordered = [
             sorted(values, key=lambda at: (weights[at] is None, weights[at], at))
             for values in stacks.values()

@@ -43,7 +43,7 @@ const BOTH: &str = "convert to 16 bits both sides of the matmuls whose results a
                     the f32 results of norms and softmaxes back; activations are then rounded to \
                     16 bits";
 
-/// The remedy where all uses of what is sent are converts.
+/// The remedy where every use of what is sent ends in a cast to 16 bits.
 const EARLIER: &str = "convert before the values are sent: put the cast to 16 bits \
                        (x.astype(jnp.bfloat16)) before what moves them (with_sharding_constraint, \
                        all_gather, all_to_all), which is now between the f32 value and its cast";

@@ -132,7 +132,7 @@ fn has_large_f32(module: &Module) -> bool {
 enum Stored {
     /// A 16-bit value, converted because it meets an f32 value later.
     Widened,
-    /// An f32 value that is computed from the values of its token alone, such as a mean: the norm is f32 on purpose.
+    /// An f32 value computed with one number for each row of features, as in a norm that is f32 on purpose.
     Norm,
     /// Another f32 value.
     Wide,

@@ -24,9 +24,9 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "give the scores one sharding: constrain the product of queries and keys with \
              jax.lax.with_sharding_constraint to the axes of the batch and of the heads, as queries, \
-             keys and values are, and constrain nothing between it and the product with the values \
-             otherwise; its gradient then has the same sharding, and f32 scores are no longer rounded \
-             where they were sent in 16 bits",
+             keys and values are, and use no other constraint between it and the product with the values; \
+             its gradient then has the same sharding. Values change slightly where f32 scores were sent \
+             in 16 bits: they are no longer rounded",
 };
 
 /// The least payload of one collective per step.

@@ -385,7 +385,7 @@ impl<'a> Again<'a> {
         false
     }
 
-    /// Whether the text is of XLA for TPUs and its layers are in no groups.
+    /// [`Fixed::is_tpu`] of the scan.
     pub fn is_on_tpu(&self) -> bool {
         self.fixed.is_tpu
     }

@@ -241,8 +241,9 @@ impl Passes<'_> {
     }
 }
 
-/// Whether exponentials are written that this work between a product and them makes. What is done in the type of a
-/// narrower product, such as a scale before a softmax in float32, is part of the product.
+/// Whether XLA writes the exponentials, because `ways`, the work between the product and them, does more than subtract
+/// the maximum and convert.
+/// Work in the type of a narrower product, such as a scale before a softmax in float32, is part of the product.
 fn is_written(module: &Module, graph: &Graph, (product, made): (u32, u32), ways: &[u32]) -> bool {
     let bytes =
         |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.logical_bytes();

@@ -519,7 +519,7 @@ impl Unrolled {
                 bytes.add(steps, size(own.product));
             }
         }
-        // What recomputed products need of the weights is made before gradients are.
+        // Weights that recomputed products read are made before gradients are.
         let runs_for_others = |node: u32| is_again(node) && again.read_by[node as usize] > 0;
         let is_early = own.mixed.is_some_and(runs_for_others);
         let is_needed = needs_product || last(own.exponentials).is_some();
