@@ -23,7 +23,7 @@ use crate::remat::policy::{NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
-use crate::summary::{self, Guess, Status, Summary, summarise};
+use crate::summary::{self, Identity, Status, Summary, summarise};
 use crate::table::{Origin, Sent};
 use crate::time::{self, Device, Time, record};
 use crate::trace::{self, Trace, TraceError};
@@ -44,7 +44,7 @@ pub struct Analyses<M> {
     facts: Slot<Facts>,
     products: Slot<Vec<Product>>,
     summary: Slot<Summary>,
-    status: Slot<(Guess<Status>, Option<Guess<summary::Backend>>)>,
+    identity: Slot<Identity>,
     derived_mesh: Slot<Option<DerivedMesh>>,
     frame: Slot<Result<Frame, MemoryError>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
@@ -86,7 +86,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             facts: Slot::default(),
             products: Slot::default(),
             summary: Slot::default(),
-            status: Slot::default(),
+            identity: Slot::default(),
             derived_mesh: Slot::default(),
             frame: Slot::default(),
             memory: Slot::default(),
@@ -129,7 +129,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             facts: keep(&self.facts, true),
             products: keep(&self.products, true),
             summary: keep(&self.summary, true),
-            status: keep(&self.status, true),
+            identity: keep(&self.identity, true),
             derived_mesh: keep(&self.derived_mesh, true),
             frame: keep(&self.frame, true),
             memory: keep(&self.memory, true),
@@ -275,14 +275,14 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// Number of devices that share the arrays of a module before partitioning; 1 if shapes are the
     /// shapes of one device. Figures may be compared with one device's capacity only if this is 1.
     pub fn devices_together(&self) -> u64 {
-        let status = self.status_and_backend().0.value;
+        let status = self.identity().status.value;
         shares::devices_together(self.module(), status, || self.derived_mesh())
     }
 
     /// Whether the partitioner has run, or a later pass. Without annotations, `partition-id` tells; with
     /// them it is `jax.lax.axis_index` in a `shard_map`.
     pub fn is_partitioned(&self) -> bool {
-        match self.status_and_backend().0.value {
+        match self.identity().status.value {
             Status::Annotated => false,
             Status::Unoptimised => self.module().columns().opcodes.contains(&Opcode::PartitionId),
             _ => true,
@@ -442,6 +442,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             sources,
             time: &time,
             is_partitioned,
+            backend: self.identity().backend.as_ref().map(|guess| guess.value),
             peak_falls: &peak_falls,
             is_too_large,
         };
@@ -517,17 +518,14 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.summary.get_or_init(|| self.summary_with(&summary::Options::default()))
     }
 
-    /// Status and backend, as the summary has them; much cheaper than the whole summary.
-    pub fn status_and_backend(&self) -> &(Guess<Status>, Option<Guess<summary::Backend>>) {
-        self.status.get_or_init(|| match self.summary.get() {
-            Some(summary) => (summary.status.clone(), summary.backend.clone()),
-            None => summary::status_and_backend(self.module()),
-        })
+    /// Status and backend; much cheaper than the whole summary.
+    pub fn identity(&self) -> &Identity {
+        self.identity.get_or_init(|| Identity::of(self.module()))
     }
 
     /// The summary, with the limits of `options`.
     pub fn summary_with(&self, options: &summary::Options) -> Summary {
-        summarise(self.module(), options)
+        summarise(self.module(), self.identity(), options)
     }
 
     /// Heap bytes of the columns, phases, collectives and recomputation report computed so far.

@@ -211,34 +211,49 @@ pub struct Summary {
     pub computations: Vec<ComputationUse>,
 }
 
-/// Summarises `module`.
-pub fn summarise(module: &Module, options: &Options) -> Summary {
+/// What one pass over the instructions tells of a module.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The compilation status.
+    pub status: Guess<Status>,
+    /// The backend that the program was compiled for, if the text shows it.
+    pub backend: Option<Guess<Backend>>,
+    computations: Vec<ComputationUse>,
+    facts: identity::Facts,
+}
+
+impl Identity {
+    /// The identity of `module`.
+    pub fn of(module: &Module) -> Self {
+        let computations = computation_uses(module);
+        let facts = identity::Facts::of(module, &computations);
+        let status = identity::status(module, &facts);
+        let backend = identity::backend(module, &facts);
+        Self { status, backend, computations, facts }
+    }
+}
+
+/// Summarises `module`, whose identity is known.
+pub fn summarise(module: &Module, identity: &Identity, options: &Options) -> Summary {
+    let Identity { status, backend, computations, facts } = identity;
     let shape_bytes = module.shapes().all_logical_bytes();
-    let computations = computation_uses(module);
-    let facts = identity::Facts::of(module, &computations);
     let instructions = module.instruction_count();
     Summary {
-        status: identity::status(module, &facts),
-        backend: identity::backend(module, &facts),
+        status: status.clone(),
+        backend: backend.clone(),
         instructions,
         implicit_instructions: module.row_count() - instructions,
         signature: Signature::of(module, &shape_bytes),
         donation: Donation::of(module, &shape_bytes),
         opcodes: opcode_counts(module),
-        shapes: largest_shapes(module, &computations, &shape_bytes, options.shapes),
+        shapes: largest_shapes(module, computations, &shape_bytes, options.shapes),
         fusions: name_counts(&facts.fusion_kinds),
         custom_calls: name_counts(&facts.custom_call_targets),
-        computations,
+        computations: computations.clone(),
     }
 }
 
-/// Status and backend of `module`, as [`summarise`] finds them.
-pub fn status_and_backend(module: &Module) -> (Guess<Status>, Option<Guess<Backend>>) {
-    let facts = identity::Facts::of(module, &computation_uses(module));
-    (identity::status(module, &facts), identity::backend(module, &facts))
-}
-
-/// The backend that `module` was compiled for, as [`summarise`] finds it; much cheaper for programs
+/// The backend that `module` was compiled for, as [`Identity`] has it; much cheaper for programs
 /// with tiled layouts or library calls.
 pub fn backend(module: &Module) -> Option<Guess<Backend>> {
     identity::backend_alone(module)

@@ -181,6 +181,7 @@ fn results_are_those_of_the_functions() {
         is_too_large: &|| false,
         peak_falls: &|_| None,
         is_partitioned: analyses.is_partitioned(),
+        backend: analyses.identity().backend.as_ref().map(|guess| guess.value),
     };
     let direct = lint::lint(&module, cost, attribution, collectives, &known, &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);

@@ -9,7 +9,7 @@ use crate::flow::SourceOptions;
 use crate::ir::{Module, Opcode};
 use crate::memory::{self, FileKind, XlaAccount};
 use crate::print::{FingerprintOptions, fingerprint};
-use crate::summary;
+use crate::summary::{self, Identity};
 use crate::table::{self, Columns, Field, Sent, common, narrow};
 use crate::time::{self, Device};
 use std::time::Instant;
@@ -233,7 +233,7 @@ pub fn analyse(
     if wants(TableKind::Modules) {
         in_time("time")?;
         let timed = analyses.time();
-        let (status, backend) = analyses.status_and_backend();
+        let Identity { status, backend, .. } = analyses.identity();
         let mut row = Columns::default();
         let number = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());

@@ -53,19 +53,14 @@ pub(super) fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along, Bui
     axes
 }
 
-/// The devices of the mesh, and their coordinates; empty if there are too many.
-pub(super) fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
+/// The devices of the mesh by position; empty if there are too many.
+pub(super) fn devices(program: &Program<'_>) -> Vec<Device> {
     let Some(mesh) = program.mesh().filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
-        return Default::default();
+        return Vec::new();
     };
-    let place = |position: u64| {
-        let coordinate = |axis: usize| {
-            let size = mesh.axes().get(axis)?.size.max(1);
-            Some(position / mesh.stride(axis)?.max(1) % size)
-        };
+    let device = |position: u64| {
         let (partition, replica) = program.place_of(mesh.device(position)?);
-        let coordinates = (0..mesh.axes().len()).map(coordinate).collect::<Option<_>>()?;
-        Some((Device { partition, replica }, coordinates))
+        Some(Device { partition, replica })
     };
-    (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
+    (0..mesh.device_count()).map(device).collect::<Option<_>>().unwrap_or_default()
 }

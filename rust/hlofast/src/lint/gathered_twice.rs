@@ -297,6 +297,7 @@ mod tests {
                 sources: &flow::Sources::default(),
                 time: &|| None,
                 is_partitioned: true,
+                backend: None,
                 is_too_large: &|| false,
                 peak_falls: &|_| None,
             };

@@ -58,9 +58,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 }
 
 fn is_compiled_for_cpu(program: &Program<'_>) -> bool {
-    program.cost.backend == Backend::Cpu
-        && summary::backend(program.module)
-            .is_some_and(|guess| guess.value == summary::Backend::Cpu)
+    program.cost.backend == Backend::Cpu && program.compiled_for() == Some(summary::Backend::Cpu)
 }
 
 fn missed(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<Site> {

@@ -47,6 +47,7 @@ use crate::cost::Cost;
 use crate::flow::{Attribution, Sources};
 use crate::ir::Module;
 use crate::memory::Change;
+use crate::summary;
 use crate::time::Time;
 use program::Program;
 use site::{Rule, Site};
@@ -134,6 +135,8 @@ pub struct Known<'a> {
     pub time: &'a TimeOf<'a>,
     /// Whether shapes are those of one device: the partitioner has run.
     pub is_partitioned: bool,
+    /// The backend that the module was compiled for, if the text shows it.
+    pub backend: Option<summary::Backend>,
     /// Bytes by which the peak falls after a change of the program's values; None if unknown.
     pub peak_falls: &'a dyn Fn(&Change) -> Option<u64>,
     /// Whether the step needs more memory than the device has.

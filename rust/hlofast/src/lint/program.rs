@@ -15,6 +15,7 @@ use crate::flow::{Attribution, Phase, Sources};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::memory::Change;
+use crate::summary;
 use hashbrown::HashMap;
 use std::cell::{Cell, OnceCell};
 
@@ -303,6 +304,11 @@ impl<'a> Program<'a> {
     /// Devices that run the program; None if unknown.
     pub fn device_count(&self) -> Option<u64> {
         self.collectives.context.devices().or_else(|| Some(self.mesh()?.device_count()))
+    }
+
+    /// The backend that the module was compiled for, if the text shows it.
+    pub fn compiled_for(&self) -> Option<summary::Backend> {
+        self.known.backend
     }
 
     /// Whether the module is the program of one device, so that its shapes are shapes of shards.

@@ -178,8 +178,8 @@ struct Follower<'a, 'b> {
     places: &'a [u64],
     groups: HashMap<Row, Along, BuildMix>,
     offsets: Offsets<'a>,
-    /// The devices and their coordinates in the mesh.
-    devices: OnceCell<(Vec<Device>, Vec<Vec<u64>>)>,
+    /// The devices of the mesh by position.
+    devices: OnceCell<Vec<Device>>,
     all: u64,
     /// Visits of leaves that are left.
     visits: Cell<usize>,
@@ -542,21 +542,23 @@ impl Follower<'_, '_> {
     }
 
     fn offset_axes(&self, row: Row) -> Option<u64> {
-        let (devices, coordinates) = self.devices.get_or_init(|| devices(self.program));
+        let devices = self.devices.get_or_init(|| devices(self.program));
         if devices.is_empty() {
             return None;
         }
         let values = self.offsets.values(Trail::new(row), devices)?;
         let mesh = self.program.mesh()?;
-        let strides = (0..mesh.axes().len()).map(|axis| usize::try_from(mesh.stride(axis)?).ok());
-        let strides: Vec<usize> = strides.collect::<Option<_>>()?;
         let mut axes = 0;
-        for (position, coordinates) in coordinates.iter().enumerate() {
-            for (axis, (coordinate, stride)) in coordinates.iter().zip(&strides).enumerate() {
-                let before = position.checked_sub(*stride).filter(|_| *coordinate > 0);
-                if before.is_some_and(|before| values.get(before) != values.get(position)) {
-                    axes |= 1 << axis;
-                }
+        for (axis, own) in mesh.axes().iter().enumerate() {
+            let stride = usize::try_from(mesh.stride(axis)?).ok()?.max(1);
+            let size = usize::try_from(own.size).ok()?.max(1);
+            // Neighbours along the axis are a stride apart, within blocks of all its devices.
+            let differs = |block: &[i128]| {
+                let apart = block.get(stride..).unwrap_or_default();
+                apart.iter().zip(block).any(|(value, before)| value != before)
+            };
+            if values.chunks(stride.saturating_mul(size)).any(differs) {
+                axes |= 1 << axis;
             }
         }
         Some(axes)

@@ -19,8 +19,11 @@ use super::schedule::NONE;
 use super::share::{FEW, element_of};
 use super::values::Reader;
 use super::xla::Sizes;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, HOST_SPACE, Module, Opcode, Row};
 use std::collections::BTreeMap;
+
+/// Backends have memory spaces 0 to 5; the last is the host's.
+const SPACES: usize = HOST_SPACE as usize + 1;
 
 /// The place of rows without one in the order of assignment. A text of 4 GiB has fewer rows.
 const LAST: u32 = u32::MAX >> 1;
@@ -258,10 +261,11 @@ impl<'a> Assignment<'a> {
     /// The heap of each memory space; `is_in_heap` marks, by buffer, the values in a heap.
     pub fn heaps(&self, is_in_heap: &[bool]) -> Result<BTreeMap<i64, Heap>, MemoryError> {
         let over = self.written_over(is_in_heap);
-        // Nearly all values are in HBM; by step, what its heap grows by.
-        let mut changes = vec![0i64; self.reader.steps.rows.len() + 2];
-        let mut events: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
-        let mut has_values = false;
+        // By memory space and step: what its heap grows by. Lists for spaces that no backend has, of which
+        // a text may name any number.
+        let mut grows: [Vec<i64>; SPACES] = Default::default();
+        let mut others: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
+        let steps = self.reader.steps.rows.len();
         let mut total = 0i128;
         for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
             for mut alive in self.uses(buffer) {
@@ -276,37 +280,32 @@ impl<'a> Assignment<'a> {
                         return Err(MemoryError::TooLarge);
                     }
                     let (start, after) = (alive.start, alive.end.saturating_add(1));
-                    match self.sizes.spaces[alive.value as usize] {
-                        0 => {
-                            has_values = true;
-                            changes[start as usize] += bytes;
-                            changes[after as usize] -= bytes;
+                    let space = self.sizes.spaces[alive.value as usize];
+                    match usize::try_from(space).ok().and_then(|space| grows.get_mut(space)) {
+                        Some(own) => {
+                            if own.is_empty() {
+                                *own = vec![0; steps + 2];
+                            }
+                            own[start as usize] += bytes;
+                            own[after as usize] -= bytes;
                         }
-                        space => {
-                            let heap = events.entry(space).or_default();
-                            heap.extend([(start, bytes), (after, -bytes)]);
+                        None => {
+                            let own = others.entry(space).or_default();
+                            own.extend([(start, bytes), (after, -bytes)]);
                         }
                     }
                 }
             }
         }
-        if has_values {
-            let grows = (0..).zip(changes).filter(|(_, bytes)| *bytes != 0);
-            events.insert(0, grows.collect());
-        }
-        let largest = |mut events: Vec<(u32, i64)>| {
-            // Sorting puts ends before beginnings.
-            events.sort_unstable();
-            let (mut alive, mut largest) = (0, Heap::default());
-            for (step, bytes) in events {
-                alive += bytes;
-                if alive > largest.bytes {
-                    largest = Heap { bytes: alive, step };
-                }
-            }
-            largest
-        };
-        Ok(events.into_iter().map(|(space, events)| (space, largest(events))).collect())
+        let known = (0..).zip(grows).filter(|(_, grows)| !grows.is_empty());
+        let known = known.map(|(space, grows)| (space, Heap::largest((0..).zip(grows))));
+        let mut heaps: BTreeMap<i64, Heap> = known.collect();
+        heaps.extend(others.into_iter().map(|(space, mut grows)| {
+            // Ends come before beginnings.
+            grows.sort_unstable();
+            (space, Heap::largest(grows))
+        }));
+        Ok(heaps)
     }
 
     /// By node: whether its value is in the heap and is overwritten by another value when it ends.
@@ -445,6 +444,20 @@ pub struct Heap {
     pub bytes: i64,
     /// The step at which these bytes are live.
     pub step: u32,
+}
+
+impl Heap {
+    /// The heap that grows by some bytes at some steps, in their order.
+    fn largest(grows: impl IntoIterator<Item = (u32, i64)>) -> Self {
+        let (mut alive, mut largest) = (0, Heap::default());
+        for (step, bytes) in grows {
+            alive += bytes;
+            if alive > largest.bytes {
+                largest = Heap { bytes: alive, step };
+            }
+        }
+        largest
+    }
 }
 
 /// The alignment of values that libtpu places in HBM; observed in its buffer assignments for v4,

@@ -16,7 +16,7 @@ use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
 use crate::ir::size::ShapeCost;
-use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
+use crate::ir::{ArrayShape, ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
 /// The memory space of HBM.
 const HBM: i64 = 0;
@@ -42,8 +42,13 @@ impl Tables {
         if backend != Backend::Tpu {
             return Tables::Pointers;
         }
-        let has = |word: &[u8]| memchr::memmem::find(module.text(), word).is_some();
-        Tables::Rounded(if has(b"megacore") && !has(b"S(3)") { 32 } else { 512 })
+        let is_common = |array: ArrayShape<'_>| {
+            array.layout.is_some_and(|layout| layout.memory_space == COMMON)
+        };
+        let shapes = module.shapes();
+        let has_common = || shapes.ids().any(|id| shapes.array(id).is_some_and(is_common));
+        let has_megacore = || memchr::memmem::find(module.text(), b"megacore").is_some();
+        Tables::Rounded(if !has_common() && has_megacore() { 32 } else { 512 })
     }
 
     fn bytes(self, elements: usize) -> i64 {

@@ -81,7 +81,7 @@ fn guess<T>(value: T, reason: impl Into<String>) -> Guess<T> {
 }
 
 /// Facts from one pass over the instructions.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub(super) fusion_kinds: BTreeMap<Vec<u8>, usize>,
     pub(super) custom_call_targets: BTreeMap<Vec<u8>, usize>,
