@@ -56,10 +56,10 @@ class Finding:
     """
 
     __slots__ = (
-        "_made", "_of", "_parameters", "_renamed", "_together", "bytes", "bytes_are", "called_at",
-        "code", "figures", "flops", "instructions", "is_lower_bound", "message", "names",
-        "peak_bytes", "phases", "places", "provenance", "remedy", "seconds", "source_file",
-        "source_line", "values",
+        "_made", "_of", "_parameters", "_renamed", "_together", "allocated_bytes", "bytes",
+        "bytes_are", "called_at", "code", "figures", "flops", "instructions", "is_lower_bound",
+        "message", "names", "peak_bytes", "phases", "places", "provenance", "remedy", "seconds",
+        "source_file", "source_line", "values",
     )  # fmt: skip
 
     def __init__(self, module: Module, record: dict[str, Any]) -> None:
@@ -92,6 +92,12 @@ class Finding:
         None if unknown, or if the rule does not say. Less than `bytes` where other values use the
         memory that becomes free, or where the peak is at another step; more where arrays that are
         computed from those of the finding shrink with them.
+        """
+        self.allocated_bytes: int | None = record["allocated_bytes"]
+        """Bytes by which what XLA allocates in HBM falls with that change.
+
+        Other than `peak_bytes`, because the heap has gaps between its values, and others after the
+        change. None if unknown, or if the rule does not say.
         """
         self.flops: int | None = record["flops"]
         """FLOPs at stake per step; None if not applicable or unknown."""

@@ -107,7 +107,8 @@ fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDi
     dict.set_item("bytes_are", finding.measure.as_str())?;
     dict.set_item("bytes_of", finding.measure.of())?;
     dict.set_item("is_of_all_devices", finding.is_of_all_devices())?;
-    dict.set_item("peak_bytes", finding.peak_bytes)?;
+    dict.set_item("peak_bytes", finding.falls.map(|falls| falls.peak))?;
+    dict.set_item("allocated_bytes", finding.falls.and_then(|falls| falls.allocated))?;
     dict.set_item("flops", finding.flops)?;
     dict.set_item("seconds", finding.seconds)?;
     let figures = PyDict::new(py);

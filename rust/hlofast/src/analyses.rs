@@ -435,7 +435,11 @@ impl<M: Borrow<Module>> Analyses<M> {
         let is_too_large = || self.is_too_large();
         let is_too_large = &is_too_large;
         let is_partitioned = self.is_partitioned();
-        let peak_falls = |change: &Change| self.peak_falls(change);
+        let before = OnceLock::new();
+        let memory_falls = |change: &Change| {
+            let before = before.get_or_init(|| self.needed()).as_ref()?;
+            self.memory_falls(before, change)
+        };
         let known = lint::Known {
             mesh: &mesh,
             along: &along,
@@ -443,20 +447,40 @@ impl<M: Borrow<Module>> Analyses<M> {
             time: &time,
             is_partitioned,
             backend: self.identity().backend.as_ref().map(|guess| guess.value),
-            peak_falls: &peak_falls,
+            memory_falls: &memory_falls,
             is_too_large,
         };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 
-    /// Bytes by which the peak falls after `change`, in XLA's account; 0 if it would rise. None for modules
-    /// without a schedule, and if memory cannot be counted.
-    fn peak_falls(&self, change: &Change) -> Option<u64> {
+    /// The memory of the program, in XLA's account. None for modules without a schedule, and if memory cannot
+    /// be counted.
+    fn needed(&self) -> Option<memory::Needed> {
         let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
-        let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
-        let after =
-            memory::peak_after(self.module(), self.frame().ok()?, self.tables(), change).ok()?;
-        Some(u64::try_from(before.saturating_sub(after)).unwrap_or(0))
+        let account = self.account().ok().filter(|_| is_counted)?;
+        let packing = self.packing_with(self.usable()).ok()?;
+        let allocated = packing.and_then(|packing| packing.allocated(account));
+        Some(memory::Needed { peak: account.hbm_peak(), allocated })
+    }
+
+    /// By how much the memory `before` falls after `change`; 0 where it would rise.
+    fn memory_falls(&self, before: &memory::Needed, change: &Change) -> Option<lint::Falls> {
+        let (frame, usable) = (self.frame().ok()?, self.usable());
+        let after = memory::memory_after(self.module(), frame, self.tables(), usable, change);
+        let after = after.ok()?;
+        let less =
+            |before: i64, after: i64| u64::try_from(before.saturating_sub(after)).unwrap_or(0);
+        let allocated = before.allocated.zip(after.allocated);
+        Some(lint::Falls {
+            peak: less(before.peak, after.peak),
+            allocated: allocated.map(|(before, after)| less(before, after)),
+        })
+    }
+
+    /// The HBM of the context's device for programs, if it is known.
+    fn usable(&self) -> Option<i64> {
+        let bytes = self.context.device.as_ref()?.hbm_usable_bytes?;
+        (bytes >= 1.0).then_some(bytes as i64)
     }
 
     /// Whether the step needs more memory than the device has; false if either is unknown.

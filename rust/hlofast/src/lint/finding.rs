@@ -58,6 +58,16 @@ pub struct Figure {
     pub value: u64,
 }
 
+/// By how much the memory of a step falls if what a finding names changes and all else stays
+/// (`memory::memory_after`), bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Falls {
+    /// The peak.
+    pub peak: u64,
+    /// What XLA allocates, gaps between values among it; None if unknown.
+    pub allocated: Option<u64>,
+}
+
 /// A finding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
@@ -75,9 +85,8 @@ pub struct Finding {
     pub bytes: Option<u64>,
     /// The kind of `bytes`: wire, payload, memory or traffic.
     pub measure: Measure,
-    /// Bytes by which the peak of memory falls if what the finding names changes and all else stays
-    /// (`memory::peak_after`); None if unknown, or if the rule does not say.
-    pub peak_bytes: Option<u64>,
+    /// By how much memory falls; None if unknown, or if the rule does not say.
+    pub falls: Option<Falls>,
     /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,
     /// Modelled seconds that the bytes or FLOPs at stake take per step, without overlap; None without

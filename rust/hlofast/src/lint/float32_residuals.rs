@@ -1,9 +1,11 @@
 //! `float32-residuals`: activations that the backward pass finds in f32 although the program computes
 //! in 16 bits.
 //!
-//! Two kinds count. Results of matmuls of an activation with a weight: their operands were
-//! converted to f32. And the state that a loop over layers hands on, if each layer adds the result of
-//! such a matmul to it: one f32 value in a sum of 16-bit ones makes the sum f32. What goes through a
+//! Three kinds count. Results of matmuls of an activation with a weight: their operands were
+//! converted to f32. The state that a loop over layers hands on, if each layer adds the result of
+//! such a matmul to it: one f32 value in a sum of 16-bit ones makes the sum f32. And 16-bit results of such
+//! matmuls that an f32 weight multiplies: JAX converts them first, and the gradient of the weight needs the
+//! converted value. What goes through a
 //! maximum into a softmax is f32 on purpose (scores of attention, logits, routers). So are the
 //! statistics of norms, and the sums of attention in blocks, to which products of activations are
 //! added.
@@ -17,7 +19,7 @@ use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts, is_kept, is_maximum, uses_within};
+use super::walk::{Trail, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::flow::Phase;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
@@ -228,7 +230,9 @@ fn made_in_f32(program: &Program<'_>, products: &Products<'_>, residual: &Residu
         return (!enters_softmax(program, source)).then_some(source);
     }
     residual.stacked?;
-    added_to(program, products, update(module, residual)?)
+    let stack = update(module, residual)?;
+    let scaled = scaled(program, products, &stack);
+    scaled.or_else(|| added_to(program, products, stack))
 }
 
 /// The update of the stack that `residual` is. The way there starts at the loop, because functions that
@@ -242,6 +246,45 @@ fn update(module: &Module, residual: &Residual) -> Option<Trail> {
     let root = Row(module.computation(body).root);
     let stack = Row(*module.operands(root).get(element as usize)?);
     Some(Trail::new(stack).follow(module, moves))
+}
+
+/// The product with a weight that the update of a stack, `update`, converts from 16 bits, and that an f32 weight
+/// multiplies.
+fn scaled(program: &Program<'_>, products: &Products<'_>, update: &Trail) -> Option<Row> {
+    let (module, varying) = (program.module, program.varying()?);
+    if module.opcode(update.row) != Opcode::DynamicUpdateSlice {
+        return None;
+    }
+    let value = settle(module, update.operand(module, 1)?, added);
+    let is_convert = module.opcode(value.row) == Opcode::Convert && is_f32(module, value.row);
+    let made = settle(module, value.operand(module, 0).filter(|_| is_convert)?, reduces).row;
+    if is_f32(module, made) || !products.is_weighted(program, made) {
+        return None;
+    }
+    // The walk ends at the first such multiplication.
+    let seen = std::cell::Cell::new(false);
+    uses_within(&program.walk, made, &around(module, made), conversions, |used| {
+        let other = module.operands(used.row).get(1 - used.operand.min(1));
+        let is_scale = module.opcode(used.row) == Opcode::Multiply
+            && is_f32(module, used.row)
+            && other.is_some_and(|other| !varying.is_from_batch(module, Row(*other)));
+        seen.set(seen.get() || is_scale);
+        !seen.get()
+    });
+    seen.get().then_some(made)
+}
+
+/// The fusions and calls around `row`, outermost first.
+fn around(module: &Module, row: Row) -> Vec<Row> {
+    let mut calls = Vec::new();
+    let mut inner = row;
+    while let &[caller] = module.callers(module.computation_of(inner))
+        && matches!(module.opcode(Row(caller)), Opcode::Fusion | Opcode::Call)
+    {
+        inner = Row(caller);
+        calls.insert(0, inner);
+    }
+    calls
 }
 
 /// Goes back through what changes no value, constraints of shardings among it.
@@ -344,17 +387,9 @@ pub(super) fn enters_softmax(program: &Program<'_>, row: Row) -> bool {
         let is_scaled = matches!(opcode, Multiply | Divide | Add | Subtract | Select | Tanh);
         is_scaled || operand == 0 && (reduces(opcode) || opcode == AllToAll)
     };
-    let mut calls = Vec::new();
-    let mut inner = row;
-    while let &[caller] = module.callers(module.computation_of(inner))
-        && matches!(module.opcode(Row(caller)), Opcode::Fusion | Opcode::Call)
-    {
-        inner = Row(caller);
-        calls.insert(0, inner);
-    }
     // The walk ends at the first use that is not wanted: the maximum.
     let seen = std::cell::Cell::new(false);
-    uses_within(&program.walk, row, &calls, passes, |used| {
+    uses_within(&program.walk, row, &around(module, row), passes, |used| {
         seen.set(seen.get() || is_maximum(module, used.row));
         !seen.get()
     });
@@ -437,7 +472,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         percent(kept, total),
         bytes(total),
         program.together(),
-        site.peak_bytes.map(falls).unwrap_or_default(),
+        site.peak().map(falls).unwrap_or_default(),
     )
 }
 

@@ -299,7 +299,7 @@ mod tests {
                 is_partitioned: true,
                 backend: None,
                 is_too_large: &|| false,
-                peak_falls: &|_| None,
+                memory_falls: &|_| None,
             };
             lint::lint(&module, &cost, &attribution, &all, &known, &options)
         });

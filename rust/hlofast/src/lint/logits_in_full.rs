@@ -256,7 +256,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(site.figure("held_bytes")),
         bytes(site.bytes.unwrap_or(0)),
         form(site.places, "", " if all are live"),
-        site.peak_bytes.map(falls).unwrap_or_default(),
+        site.peak().map(falls).unwrap_or_default(),
     )
 }
 

@@ -40,7 +40,7 @@ mod walk;
 mod widened_payload;
 mod widened_weights_kept;
 
-pub use finding::{Figure, Finding, Findings, Measure};
+pub use finding::{Falls, Figure, Finding, Findings, Measure};
 
 use crate::comms::{Along, Collectives, Mesh};
 use crate::cost::Cost;
@@ -137,8 +137,8 @@ pub struct Known<'a> {
     pub is_partitioned: bool,
     /// The backend that the module was compiled for, if the text shows it.
     pub backend: Option<summary::Backend>,
-    /// Bytes by which the peak falls after a change of the program's values; None if unknown.
-    pub peak_falls: &'a dyn Fn(&Change) -> Option<u64>,
+    /// By how much memory falls after a change of the program's values; None if unknown.
+    pub memory_falls: &'a dyn Fn(&Change) -> Option<Falls>,
     /// Whether the step needs more memory than the device has.
     pub is_too_large: &'a dyn Fn() -> bool,
 }

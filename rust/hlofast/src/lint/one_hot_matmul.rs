@@ -21,7 +21,7 @@ use super::resharded_scores::sizes;
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts, copies_part, is_concatenation};
 use crate::flow::Phase;
-use crate::ir::{CallRole, Module, Opcode, Row};
+use crate::ir::{CallRole, Dimension, Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
@@ -39,8 +39,14 @@ fn keeps(opcode: Opcode) -> bool {
     converts(opcode) || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice)
 }
 
-fn spreads(opcode: Opcode) -> bool {
+fn repeats(opcode: Opcode) -> bool {
     keeps(opcode) || opcode == Opcode::Broadcast
+}
+
+/// What keeps elements, repeats them, or adds zeros or the elements of other devices to them.
+fn spreads(opcode: Opcode) -> bool {
+    use Opcode::*;
+    repeats(opcode) || matches!(opcode, Pad | AllGather | AllGatherStart | AllGatherDone)
 }
 
 /// How deep sums of iotas and shifts are followed.
@@ -76,18 +82,63 @@ fn moved_here(module: &Module, trail: &Trail) -> Option<Trail> {
     is_copy.then(|| trail.operand(module, 0)).flatten()
 }
 
-/// The compare that makes the array at `trail` one-hot, and how far its iota counts.
+/// The compare that makes the array at `trail` one-hot, and the size in that array of the dimension along
+/// which its iota counts.
 fn one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
-    let mut trail = trail.follow(module, spreads);
+    let mut resizing = Vec::new();
+    let mut trail = follow(module, trail, &mut resizing);
     for _ in 0..MOST_COPIES {
         let Some(from) = moved_here(module, &trail) else { break };
-        trail = from.follow(module, spreads);
+        trail = follow(module, from, &mut resizing);
     }
+    let found = made_one_hot(module, trail, depth)?;
+    let size = resizing.iter().rev().fold(found.1, |size, row| resized(module, *row, size));
+    Some((found.0, size))
+}
+
+/// Goes back through what keeps elements or repeats them, and adds rows that change sizes to `resizing`.
+fn follow(module: &Module, mut trail: Trail, resizing: &mut Vec<Row>) -> Trail {
+    use Opcode::*;
+    loop {
+        let row = trail.row;
+        if matches!(module.opcode(row), Slice | DynamicSlice | AllGather | AllGatherStart | Pad) {
+            resizing.push(row);
+        }
+        if !trail.step(module, spreads) {
+            return trail;
+        }
+    }
+}
+
+/// The size in the result of `row` of a dimension that has `size` in its operand.
+fn resized(module: &Module, row: Row, size: u64) -> u64 {
+    let array = |row: Row| module.shapes().array(module.shape(row));
+    let before = module.operands(row).first().and_then(|row| array(Row(*row)));
+    let (Some(before), Some(after)) = (before, array(row)) else { return size };
+    let bound = |at: Option<Dimension>| u64::try_from(at?.bound()?).ok();
+    let sizes = before.dimensions().zip(after.dimensions());
+    let mut sizes = sizes.map(|(before, after)| (bound(Some(before)), bound(Some(after))));
+    let found = sizes.find(|(before, after)| *before == Some(size) && before != after);
+    found.and_then(|(_, after)| after).unwrap_or(size)
+}
+
+/// As of `one_hot`, for what neither moves elements nor repeats them.
+fn made_one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
+    let is_pad = |index| {
+        let side: Trail = trail.operand(module, index)?.follow(module, keeps);
+        (module.opcode(side.row) == Opcode::Pad).then_some(side)
+    };
     let compare = match module.opcode(trail.row) {
         Opcode::Compare => trail,
         Opcode::Multiply | Opcode::And if depth < DEEPEST_PRODUCT => {
             let side = |index| one_hot(module, trail.operand(module, index)?, depth + 1);
             return side(0).or_else(|| side(1));
+        }
+        // The parts of a matrix that a matmul takes at once, of which shards go both ways around a ring, lie
+        // side by side: a sum of padded parts.
+        Opcode::Add | Opcode::Or | Opcode::Maximum if depth < DEEPEST_PRODUCT => {
+            let (first, _) = is_pad(0).zip(is_pad(1))?;
+            return one_hot(module, first, depth + 1);
         }
         // A token goes to several experts: the sum of their matrices.
         Opcode::Reduce if depth < DEEPEST_PRODUCT && adds(module, trail.row) => {
@@ -113,7 +164,7 @@ fn one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
 
 /// How far the values at `trail` count if they are an iota, perhaps shifted.
 fn counts_up(module: &Module, trail: Trail, depth: usize) -> Option<u64> {
-    let trail = trail.follow(module, spreads);
+    let trail = trail.follow(module, repeats);
     match module.opcode(trail.row) {
         Opcode::Iota => {
             let text = module.attribute_bytes(trail.row, "iota_dimension")?;

@@ -123,8 +123,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let passes = others.iter().filter_map(passes).fold(0, u64::saturating_add);
         let moved = passes.saturating_mul(held - logical);
         if (moved as f64) < LEAST_SHARE * program.traffic() as f64 {
-            site.peak_bytes = program.peak_falls(&site.change);
-            if site.peak_bytes.is_some_and(|peak| peak < LEAST) {
+            site.falls = program.memory_falls(&site.change);
+            if site.peak().is_some_and(|peak| peak < LEAST) {
                 continue;
             }
         }
@@ -190,7 +190,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(tiled),
         bytes(logical),
         tiled as f64 / logical.max(1) as f64,
-        site.peak_bytes.map(falls).unwrap_or_default(),
+        site.peak().map(falls).unwrap_or_default(),
     )
 }
 

@@ -1,6 +1,6 @@
 //! Facts about a program that rules use, each computed once.
 
-use super::finding::Measure;
+use super::finding::{Falls, Measure};
 use super::replicated_parameter::parameter_arrays;
 use super::site::Site;
 use super::varying::Varying;
@@ -265,13 +265,13 @@ impl<'a> Program<'a> {
         (once > 0.0).then_some(once * self.runs(row).count? as f64)
     }
 
-    /// Bytes by which the peak falls after `change`; None if nothing changes, or if it is unknown.
-    pub fn peak_falls(&self, change: &Change) -> Option<u64> {
+    /// By how much memory falls after `change`; None if nothing changes, or if it is unknown.
+    pub fn memory_falls(&self, change: &Change) -> Option<Falls> {
         if change.is_empty() || self.peaks.get() == MOST_PEAKS {
             return None;
         }
         self.peaks.set(self.peaks.get() + 1);
-        (self.known.peak_falls)(change)
+        (self.known.memory_falls)(change)
     }
 
     /// Modelled seconds of one step; None without a device or if the time is unknown.

@@ -204,7 +204,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(site.figure("saved_bytes")),
         percent(site.figure("saved_bytes"), program.parameter_bytes()),
         program.mesh().map(|mesh| between_slices(mesh, copies)).unwrap_or_default(),
-        falls(site.peak_bytes),
+        falls(site.peak()),
     )
 }
 

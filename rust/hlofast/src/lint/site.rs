@@ -1,7 +1,7 @@
 //! Places where a rule applies, and how places become findings.
 
-use super::finding::{Figure, Finding, Measure};
-use super::program::{Program, Runs};
+use super::finding::{Falls, Figure, Finding, Measure};
+use super::program::{Program, Runs, bytes};
 use super::walk::{Trail, converts};
 use crate::Provenance;
 use crate::comms::{Collective, CollectiveKind, Moved};
@@ -39,9 +39,9 @@ pub(super) struct Site {
     pub seconds: Option<f64>,
     /// Parameters of the entry whose values the place is about; see `complete`.
     pub parameters: Vec<Row>,
-    /// Bytes by which the peak falls when values change as `change` says; set when places are combined,
+    /// By how much memory falls when values change as `change` says; set when places are combined,
     /// or by a rule that never combines them.
-    pub peak_bytes: Option<u64>,
+    pub falls: Option<Falls>,
     /// How values in memory change, for the peak after the change.
     pub change: Change,
     /// Figures to add when places are combined.
@@ -73,7 +73,7 @@ impl Site {
             flops: None,
             seconds: None,
             parameters: Vec::new(),
-            peak_bytes: None,
+            falls: None,
             change: Change::default(),
             sums: Vec::new(),
             common: Vec::new(),
@@ -105,6 +105,11 @@ impl Site {
         self.phases = vec![runs.phase];
         self.is_lower_bound = runs.is_lower_bound;
         self
+    }
+
+    /// Bytes by which the peak falls.
+    pub fn peak(&self) -> Option<u64> {
+        self.falls.map(|falls| falls.peak)
     }
 
     pub fn sum(mut self, name: &'static str, value: u64) -> Self {
@@ -177,7 +182,7 @@ impl Site {
         self.seconds = self.seconds.zip(other.seconds).map(|(own, other)| own + other);
         add_rows(&mut self.parameters, other.parameters, MOST_PARAMETERS);
         self.change.add(other.change);
-        self.peak_bytes = None;
+        self.falls = None;
         for figure in other.sums {
             match self.sums.iter_mut().find(|own| own.name == figure.name) {
                 Some(own) => own.value = own.value.saturating_add(figure.value),
@@ -273,11 +278,26 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
     merged
 }
 
+/// How much less XLA allocates, where that is not what the peak falls by: between the values of a heap lie gaps,
+/// whose size changes with the values.
+fn packed(falls: Falls) -> Option<String> {
+    let allocated = falls.allocated?;
+    let differs = allocated.abs_diff(falls.peak) > falls.peak.max(allocated) / MOST_OF_GAPS;
+    let gaps = if allocated > falls.peak { "fewer" } else { "more" };
+    differs.then(|| {
+        format!("; XLA allocates {} less, because its heap then has {gaps} gaps", bytes(allocated))
+    })
+}
+
+/// Gaps of the heap are left out of messages below this part of the figure.
+const MOST_OF_GAPS: u64 = 20;
+
 pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Finding {
-    site.peak_bytes = site.peak_bytes.or_else(|| program.peak_falls(&site.change));
+    site.falls = site.falls.or_else(|| program.memory_falls(&site.change));
     // Arrays that shrink with those of the finding may then be fused away.
-    site.is_lower_bound |= !site.change.divided.is_empty() && site.peak_bytes > site.bytes;
-    let message = (rule.message)(program, &site);
+    site.is_lower_bound |= !site.change.divided.is_empty() && site.peak() > site.bytes;
+    let mut message = (rule.message)(program, &site);
+    message.push_str(&site.falls.and_then(packed).unwrap_or_default());
     let source = source(program, &site.subjects);
     let mut rows = site.subjects;
     add_rows(&mut rows, site.evidence, 2 * MOST_ROWS);
@@ -288,7 +308,7 @@ pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Fin
         places: site.places,
         bytes: site.bytes,
         measure: rule.measure,
-        peak_bytes: site.peak_bytes,
+        falls: site.falls,
         flops: site.flops,
         seconds: site.seconds,
         parameters: site.parameters,

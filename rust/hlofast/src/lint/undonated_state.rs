@@ -48,7 +48,7 @@ fn message(_: &Program<'_>, site: &Site) -> String {
         bytes(size),
         percent(size, site.figure("parameter_bytes")),
         form(site.places, "is", "are"),
-        site.peak_bytes.map(|peak| falls(peak, size)).unwrap_or_default(),
+        site.peak().map(|peak| falls(peak, size)).unwrap_or_default(),
     )
 }
 

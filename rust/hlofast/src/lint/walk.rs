@@ -89,6 +89,7 @@ impl Trail {
                 module.operands(start).first().map(|row| Row(*row))
             }
             CustomCall if is_marker(module, row) => operand(0),
+            CustomCall if is_concatenation(module, row) => copied_in_parts(module, row),
             Call | Fusion if self.calls.len() < DEEPEST => {
                 let callee = module.calls(row).first()?.computation;
                 self.calls.push(row);
@@ -172,6 +173,14 @@ pub(super) fn copies_part(module: &Module, row: Row) -> bool {
         let root = module.opcode(Row(called.root));
         converts(root) || matches!(root, Opcode::Slice | Opcode::DynamicSlice)
     })
+}
+
+/// The array of which `row` puts the parts together.
+fn copied_in_parts(module: &Module, row: Row) -> Option<Row> {
+    let first = |row: Row| module.operands(row).first().map(|row| Row(*row));
+    let done = first(row).filter(|row| module.opcode(*row) == Opcode::AsyncDone)?;
+    let start = first(done).filter(|row| module.opcode(*row) == Opcode::AsyncStart)?;
+    copies_part(module, start).then(|| first(start)).flatten()
 }
 
 /// Whether `row` puts the parts of an array, copied to fast memory one by one, together.

@@ -7,7 +7,7 @@
 //! allocated throughout, and temporaries of the step live in it until it is written; once it takes the
 //! memory of a parameter, these need memory of their own. So donating frees less than the bytes of the results.
 
-use super::xla::{Sizes, account_with};
+use super::xla::{Sizes, account_with, packing_with};
 use super::{Frame, MemoryError, Tables};
 use crate::ir::decode::Alias;
 use crate::ir::{Module, ShapeId};
@@ -79,14 +79,26 @@ impl Change {
     }
 }
 
-/// The HBM peak of `module` after `change`, in XLA's account. The text order is the schedule; `frame` is the
-/// frame of the module in that order.
-pub fn peak_after(
+/// The memory of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// The HBM peak in XLA's account.
+    pub peak: i64,
+    /// The bytes that XLA allocates in HBM, gaps between values among them; None where [`Packing`] is.
+    ///
+    /// [`Packing`]: super::Packing
+    pub allocated: Option<i64>,
+}
+
+/// The memory of `module` after `change` on a device with `usable` bytes of HBM, if it is known. The text
+/// order is the schedule; `frame` is the frame of the module in that order.
+pub fn memory_after(
     module: &Module,
     frame: &Frame,
     tables: Option<Tables>,
+    usable: Option<i64>,
     change: &Change,
-) -> Result<i64, MemoryError> {
+) -> Result<Needed, MemoryError> {
     let frame = frame.marked();
     let donating = (!change.donated.is_empty()).then(|| frame.donating(module, &change.donated));
     let frame = donating.as_ref().unwrap_or(frame);
@@ -97,6 +109,11 @@ pub fn peak_after(
         let own = resized.get(&shape).copied();
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
-    let sizes = Sizes::new(&frame.reader(module), changed);
-    Ok(account_with(module, frame, sizes, tables)?.hbm_peak())
+    let sizes = || Sizes::new(&frame.reader(module), &changed);
+    let account = account_with(module, frame, sizes(), tables)?;
+    let packing = packing_with(module, frame, sizes(), usable)?;
+    Ok(Needed {
+        peak: account.hbm_peak(),
+        allocated: packing.and_then(|packing| packing.allocated(&account)),
+    })
 }

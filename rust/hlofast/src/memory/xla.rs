@@ -206,11 +206,20 @@ pub fn packing_from(
     frame: &Frame,
     usable: Option<i64>,
 ) -> Result<Option<Packing>, MemoryError> {
+    let frame = frame.marked();
+    packing_with(module, frame, Sizes::new(&frame.reader(module), |_, bytes| bytes), usable)
+}
+
+/// The packing of the program if its values had other sizes.
+pub(super) fn packing_with(
+    module: &Module,
+    frame: &Frame,
+    sizes: Sizes,
+    usable: Option<i64>,
+) -> Result<Option<Packing>, MemoryError> {
     if Backend::of_module(module) != Backend::Tpu || !module.is_scheduled() {
         return Ok(None);
     }
-    let frame = frame.marked();
-    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
     assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
         let live = assignment.heaps(is_in_heap)?.get(&HBM).map_or(0, |heap| heap.bytes);
         let tables = assignment.table_bytes(is_in_heap);

@@ -152,7 +152,12 @@ pub fn findings(
     table.numbers(Field::bytes("bytes", doc).nullable(), each().map(|f| number(f.bytes)));
     let doc = "Bytes by which the peak of memory falls if what the finding names changes and all \
                else stays.";
-    table.numbers(Field::bytes("peak_bytes", doc).nullable(), each().map(|f| number(f.peak_bytes)));
+    let peaks = each().map(|f| number(f.falls.map(|falls| falls.peak)));
+    table.numbers(Field::bytes("peak_bytes", doc).nullable(), peaks);
+    let doc =
+        "Bytes by which what XLA allocates falls with that change, gaps in its heap among them.";
+    let allocated = each().map(|f| number(f.falls.and_then(|falls| falls.allocated)));
+    table.numbers(Field::bytes("allocated_bytes", doc).nullable(), allocated);
     let doc = "What the bytes are: wire, payload, memory or traffic.";
     let field = Field::word("bytes_are", doc).nullable();
     table.texts(field, each().map(|finding| finding.measure.as_str()));
