@@ -64,6 +64,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             seconds = seconds.zip(part.1).map(|(sum, own)| sum + own);
         }
         let left = saved.saturating_sub(follows.added);
+        // What the partitioner sends instead is not in the text.
+        if !follows.saved.is_empty() || follows.added > 0 {
+            site.provenance = Provenance::Modelled;
+        }
         site.bytes = Some(left);
         // Reductions that take the place of gathers are taken to send as fast.
         site.seconds = seconds.map(|all| all * left as f64 / saved.max(1) as f64);
