@@ -25,7 +25,6 @@ SOURCES = [
 LOOSE = {
     # The compiler partitions the scores of attention otherwise in the twin.
     ("decoder.wide_stream", "peak"),
-    ("encoder.wide_product", "peak"),
     ("tied.logits_in_full", "peak"),
     # Other arrays of a layer shrink with the stream.
     ("grouped.wide_stream", "peak"),
@@ -36,17 +35,12 @@ LOW = {
     "experts.batch_gathered": 0.8,
     # The twin gathers two weights once less.
     "decoder.summed_again": 0.85,
-    # Temporaries of the twin lie elsewhere, because its schedule is another.
-    "neox.undonated": 0.8,
+    # The heap of the twin has other gaps.
+    "decoder.whole_moments": 0.89,
     # The gathered logits in 16 bits go too.
     "vocabulary.logits_in_full": 0.65,
 }
 """Promises that are lower, and by how much at most."""
-HIGH = {
-    # As of `neox.undonated`.
-    "t5.undonated": 1.27,
-}
-"""Promises that are higher, and by how much at most."""
 MISSED = {
     # The matmuls of adapters are small: what is kept is 16-bit, and f32 values of one layer take memory.
     ("lora.wide_adapter", "float32-residuals"),
@@ -119,7 +113,7 @@ def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], ki
         assert any(finding.is_lower_bound for finding in found)
         assert own["promised"] < own["measured"]
     else:
-        assert LOW.get(name, 0.9) <= round(own["ratio"], 2) <= HIGH.get(name, 1.1)
+        assert LOW.get(name, 0.9) <= round(own["ratio"], 2) <= 1.1
 
 
 FOUND_LATER = {

@@ -226,7 +226,10 @@ fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<R
 fn made_in_f32(program: &Program<'_>, products: &Products<'_>, residual: &Residual) -> Option<Row> {
     let module = program.module;
     let source = residual.source;
-    if is_f32(module, source) && is_product(program, products, source) {
+    // A 16-bit result is converted because it meets an f32 value: on purpose, or in what layers add to.
+    let is_on_purpose =
+        products.is_sum_of_narrow(program, source) && !hands_on_f32(module, residual);
+    if !is_on_purpose && is_f32(module, source) && is_product(program, products, source) {
         return (!enters_softmax(program, source)).then_some(source);
     }
     residual.stacked?;
@@ -248,6 +251,21 @@ fn update(module: &Module, residual: &Residual) -> Option<Trail> {
     Some(Trail::new(stack).follow(module, moves))
 }
 
+/// Whether the loop whose stack `residual` is hands on an f32 value with as many elements as one layer of it.
+fn hands_on_f32(module: &Module, residual: &Residual) -> bool {
+    let elements = |shape| module.shapes().array(shape)?.elements();
+    let first = || module.shapes().array(residual.shape)?.dimension(0)?.bound();
+    let layers = || u64::try_from(first()?).ok().filter(|layers| *layers > 0);
+    let layer = || Some(elements(residual.shape)? / layers()?);
+    let Some(body) = module.called(residual.place.row, CallRole::Body) else { return false };
+    let Some(layer) = layer() else { return false };
+    let next = module.operands(Row(module.computation(body).root)).iter().enumerate();
+    let mut large = next.filter(|(_, row)| {
+        is_f32(module, Row(**row)) && elements(module.shape(Row(**row))) == Some(layer)
+    });
+    large.any(|(at, _)| !is_kept(module, body, at))
+}
+
 /// The product with a weight that the update of a stack, `update`, converts from 16 bits, and that an f32 weight
 /// multiplies.
 fn scaled(program: &Program<'_>, products: &Products<'_>, update: &Trail) -> Option<Row> {
@@ -258,7 +276,8 @@ fn scaled(program: &Program<'_>, products: &Products<'_>, update: &Trail) -> Opt
     let value = settle(module, update.operand(module, 1)?, added);
     let is_convert = module.opcode(value.row) == Opcode::Convert && is_f32(module, value.row);
     let made = settle(module, value.operand(module, 0).filter(|_| is_convert)?, reduces).row;
-    if is_f32(module, made) || !products.is_weighted(program, made) {
+    let is_narrow = !is_f32(module, made) || products.is_sum_of_narrow(program, made);
+    if !is_narrow || !products.is_weighted(program, made) {
         return None;
     }
     // The walk ends at the first such multiplication.
@@ -338,8 +357,21 @@ fn adds_product(program: &Program<'_>, products: &Products<'_>, trail: Trail, de
         let term = settle(module, term, reduces);
         let is_sum = module.opcode(term.row) == Opcode::Add && depth > 0;
         products.is_weighted(program, term.row)
+            || is_scaled(program, products, &term)
             || is_sum && adds_product(program, products, term, depth - 1)
     })
+}
+
+/// Whether the value at `trail` is the result of a matmul with a weight that another weight multiplies.
+fn is_scaled(program: &Program<'_>, products: &Products<'_>, trail: &Trail) -> bool {
+    let (module, Some(varying)) = (program.module, program.varying()) else { return false };
+    let side = |index| Some(settle(module, trail.operand(module, index)?, reduces).row);
+    let Some(sides) = side(0).zip(side(1)) else { return false };
+    let is_own = |made: Row, scale: Row| {
+        products.is_weighted(program, made) && !varying.is_from_batch(module, scale)
+    };
+    module.opcode(trail.row) == Opcode::Multiply
+        && (is_own(sides.0, sides.1) || is_own(sides.1, sides.0))
 }
 
 /// Whether `row` is the result of a matmul with a weight, or a sum with one.
@@ -406,15 +438,24 @@ pub(super) struct Products<'a> {
     /// By name: compilers that overlap a matmul with its collective split it into parts, whose sum has
     /// its name.
     names: HashSet<&'a [u8]>,
+    /// The names of those that return 16-bit values.
+    narrow: HashSet<&'a [u8]>,
 }
 
 impl<'a> Products<'a> {
     pub fn new(program: &'a Program<'_>) -> Self {
-        let mut own = Self { rows: Default::default(), names: Default::default() };
+        let mut own = Self {
+            rows: Default::default(),
+            names: Default::default(),
+            narrow: Default::default(),
+        };
         let weighted = program.products().filter(|row| has_weight(program, *row));
         for row in weighted {
             own.rows.insert(row);
             own.names.extend(program.op_name(row));
+            if !is_f32(program.module, row) {
+                own.narrow.extend(program.op_name(row));
+            }
         }
         own
     }
@@ -429,6 +470,13 @@ impl<'a> Products<'a> {
         };
         let rows = self.rows.iter().filter(is_wide);
         rows.map(|row| program.sources().place(columns, *row)).filter(|own| own.0 >= 0).collect()
+    }
+
+    /// Whether `row` adds up parts of a matmul, which return 16-bit values: the compiler adds them in f32 and
+    /// rounds the sum, which has 16 bits in the program, as has what is computed from it.
+    fn is_sum_of_narrow(&self, program: &Program<'_>, row: Row) -> bool {
+        let name = program.op_name(row);
+        !self.rows.contains(&row) && name.is_some_and(|name| self.narrow.contains(name))
     }
 
     fn is_weighted(&self, program: &Program<'_>, row: Row) -> bool {

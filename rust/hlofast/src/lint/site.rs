@@ -285,7 +285,10 @@ fn packed(falls: Falls) -> Option<String> {
     let differs = allocated.abs_diff(falls.peak) > falls.peak.max(allocated) / MOST_OF_GAPS;
     let gaps = if allocated > falls.peak { "fewer" } else { "more" };
     differs.then(|| {
-        format!("; XLA allocates {} less, because its heap then has {gaps} gaps", bytes(allocated))
+        format!(
+            "; what XLA allocates falls by {}, because the heap then has {gaps} gaps between values",
+            bytes(allocated)
+        )
     })
 }
 
