@@ -19,7 +19,7 @@ use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::walk::{Trail, conversions, converts, is_kept, is_maximum, uses_within};
+use super::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::flow::Phase;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
@@ -104,7 +104,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if !is_wanted {
             continue;
         }
-        let Some(made) = made_in_f32(program, &products, residual) else { continue };
+        let Some(made) = made_in_f32(program, &products, residual, &residuals) else { continue };
         let mut site = Site::new(made).sum("kept_bytes", held).common("residual_bytes", total);
         site.evidence = vec![residual.made_by, residual.uses.1];
         site.bytes = Some(held / 2);
@@ -183,6 +183,15 @@ fn has_statistic(module: &Module, trail: Trail, left: &mut u32) -> bool {
         })
 }
 
+/// What loops write into stacks of the shape of `residual`, itself among them.
+fn alike(module: &Module, residual: &Residual, all: &[Residual]) -> Vec<Stored> {
+    let alike = all.iter().filter(|other| {
+        let is_stack = other.stacked.is_some() && other.kind == ResidualKind::Activation;
+        is_stack && residual.stacked.is_some() && other.shape == residual.shape
+    });
+    alike.map(|other| written(module, other)).collect()
+}
+
 /// The f32 arrays that take less once `residual` is 16-bit: those of its sizes, and of one layer of it. None
 /// before partitioning. Of several stacks of one shape, those of norms stay f32; where `residual` is a converted
 /// copy, so do all but such copies. The account knows arrays by shape, so that each shrinks by its part.
@@ -199,11 +208,7 @@ fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<R
             array.element_type == ElementType::F32 && (of(&sizes) || of(layer))
         })
     };
-    let alike = all.iter().filter(|other| {
-        let is_stack = other.stacked.is_some() && other.kind == ResidualKind::Activation;
-        is_stack && residual.stacked.is_some() && other.shape == residual.shape
-    });
-    let alike: Vec<Stored> = alike.map(|other| written(program.module, other)).collect();
+    let alike = alike(program.module, residual, all);
     let is_copy =
         residual.stacked.is_some() && written(program.module, residual) == Stored::Widened;
     let shrinks = alike.iter().filter(|own| match own {
@@ -223,7 +228,12 @@ fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<R
 }
 
 /// The row that makes `residual` in f32, if it is one of the kinds that count.
-fn made_in_f32(program: &Program<'_>, products: &Products<'_>, residual: &Residual) -> Option<Row> {
+fn made_in_f32(
+    program: &Program<'_>,
+    products: &Products<'_>,
+    residual: &Residual,
+    all: &[Residual],
+) -> Option<Row> {
     let module = program.module;
     let source = residual.source;
     // A 16-bit result is converted because it meets an f32 value: on purpose, or in what layers add to.
@@ -234,8 +244,13 @@ fn made_in_f32(program: &Program<'_>, products: &Products<'_>, residual: &Residu
     }
     residual.stacked?;
     let stack = update(module, residual)?;
-    let scaled = scaled(program, products, &stack);
-    scaled.or_else(|| added_to(program, products, stack))
+    if let Some(made) = scaled(program, products, &stack) {
+        return Some(made);
+    }
+    // What a norm makes of the state is kept, and so is the state in f32, which the norm converts anyway.
+    let is_norm = |own: &Stored| *own == Stored::Norm;
+    let is_kept_anyway = alike(module, residual, all).iter().any(is_norm);
+    added_to(program, products, stack).filter(|_| !is_kept_anyway)
 }
 
 /// The update of the stack that `residual` is. The way there starts at the loop, because functions that
@@ -275,22 +290,45 @@ fn scaled(program: &Program<'_>, products: &Products<'_>, update: &Trail) -> Opt
     }
     let value = settle(module, update.operand(module, 1)?, added);
     let is_convert = module.opcode(value.row) == Opcode::Convert && is_f32(module, value.row);
-    let made = settle(module, value.operand(module, 0).filter(|_| is_convert)?, reduces).row;
+    let end = settle(module, value.operand(module, 0).filter(|_| is_convert)?, reduces);
+    let made = product_of(module, &end);
     let is_narrow = !is_f32(module, made) || products.is_sum_of_narrow(program, made);
     if !is_narrow || !products.is_weighted(program, made) {
         return None;
     }
-    // The walk ends at the first such multiplication.
+    // A walk ends at the first such multiplication.
     let seen = std::cell::Cell::new(false);
-    uses_within(&program.walk, made, &around(module, made), conversions, |used| {
+    let is_other = |used: &Use| {
         let other = module.operands(used.row).get(1 - used.operand.min(1));
         let is_scale = module.opcode(used.row) == Opcode::Multiply
             && is_f32(module, used.row)
             && other.is_some_and(|other| !varying.is_from_batch(module, Row(*other)));
         seen.set(seen.get() || is_scale);
         !seen.get()
-    });
+    };
+    for row in taken(module, &end) {
+        uses_within(&program.walk, row, &around(module, row), conversions, is_other);
+    }
     seen.get().then_some(made)
+}
+
+/// The rows that have the value at `trail`.
+fn taken(module: &Module, trail: &Trail) -> Vec<Row> {
+    let &[element] = trail.path() else { return vec![trail.row] };
+    let users = module.users().get(trail.row.0).iter().map(|user| Row(*user));
+    users.filter(|user| module.tuple_index(*user) == Some(element as usize)).collect()
+}
+
+/// The row that makes the value at `trail`: a loop that passes shards around a ring writes the parts of a matmul's
+/// result into its state.
+fn product_of(module: &Module, trail: &Trail) -> Row {
+    let made = || {
+        let &[element] = trail.path() else { return None };
+        let body = module.called(trail.row, CallRole::Body)?;
+        let next = *module.operands(Row(module.computation(body).root)).get(element as usize)?;
+        Some(settle(module, Trail::new(Row(next)), reduces).row)
+    };
+    made().unwrap_or(trail.row)
 }
 
 /// The fusions and calls around `row`, outermost first.
@@ -356,7 +394,7 @@ fn adds_product(program: &Program<'_>, products: &Products<'_>, trail: Trail, de
         let Some(term) = trail.operand(module, index) else { return false };
         let term = settle(module, term, reduces);
         let is_sum = module.opcode(term.row) == Opcode::Add && depth > 0;
-        products.is_weighted(program, term.row)
+        products.is_weighted(program, product_of(module, &term))
             || is_scaled(program, products, &term)
             || is_sum && adds_product(program, products, term, depth - 1)
     })
@@ -365,7 +403,10 @@ fn adds_product(program: &Program<'_>, products: &Products<'_>, trail: Trail, de
 /// Whether the value at `trail` is the result of a matmul with a weight that another weight multiplies.
 fn is_scaled(program: &Program<'_>, products: &Products<'_>, trail: &Trail) -> bool {
     let (module, Some(varying)) = (program.module, program.varying()) else { return false };
-    let side = |index| Some(settle(module, trail.operand(module, index)?, reduces).row);
+    let side = |index| {
+        let side = settle(module, trail.operand(module, index)?, reduces);
+        Some(product_of(module, &side))
+    };
     let Some(sides) = side(0).zip(side(1)) else { return false };
     let is_own = |made: Row, scale: Row| {
         products.is_weighted(program, made) && !varying.is_from_batch(module, scale)
