@@ -242,12 +242,12 @@ def judge(name, codes, kind):
 
 
 def without_gaps(record):
-    """What a promise is of what the peak moves by, which has no gaps; None if it is not one."""
+    """The promise of the peak, which has no gaps, and what it is compared with; None for others."""
     if record["kind"] != "peak":
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return judge(record["name"], record["rules"], "live")["ratio"]
+        return judge(record["name"], record["rules"], "live")
 
 
 def main():
@@ -259,8 +259,10 @@ def main():
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
         ratio = "    -" if own["ratio"] is None else f"{own['ratio']:5.2f}"
-        own["without_gaps"] = without_gaps(own)
-        live = "" if own["without_gaps"] is None else f" (without gaps {own['without_gaps']:.2f})"
+        live = ""
+        if peak := without_gaps(own):
+            own["without_gaps"] = {key: peak[key] for key in ("promised", "measured", "ratio")}
+            live = f" (without gaps {peak['ratio']:.2f} of {peak['measured']:,})"
         print(
             f"{own['name']:26} {'+'.join(own['rules']):26} {own['kind']:8} promised"
             f" {own['promised']:20,} measured {own['measured']:20,} ratio {ratio}{live}"

@@ -6,7 +6,7 @@ use hlofast::ir::Module;
 use hlofast::ir::decode::Alias;
 use hlofast::memory::{
     Alike, Change, Frame, MemoryError, Options, Packing, Rule, Space, Tables, XlaAccount, memory,
-    packing_from, peak_after, xla_account,
+    memory_after, packing_from, xla_account,
 };
 use serde_json::Value;
 
@@ -147,7 +147,7 @@ fn static_results_and_reuse() {
     let text = text("");
     let module = reading::parse(text.as_bytes()).unwrap();
     let frame = Frame::of_text(&module).unwrap();
-    let after = |change: &Change| peak_after(&module, &frame, None, change).unwrap();
+    let after = |change: &Change| memory_after(&module, &frame, None, None, change).unwrap().peak;
     assert_eq!(after(&Change::default()), kept.hbm_peak());
     let alias = Alias { output_index: vec![], number: 0, index: vec![], must_alias: false };
     let donating = Change { donated: vec![alias], ..Change::default() };

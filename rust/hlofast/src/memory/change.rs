@@ -109,7 +109,7 @@ pub fn memory_after(
         let own = resized.get(&shape).copied();
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
-    let sizes = || Sizes::new(&frame.reader(module), &changed);
+    let sizes = || Sizes::new(&frame.reader(module), changed);
     let account = account_with(module, frame, sizes(), tables)?;
     let packing = packing_with(module, frame, sizes(), usable)?;
     Ok(Needed {
