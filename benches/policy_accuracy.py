@@ -370,7 +370,7 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
 def unlike_steps(folder: Path) -> list[str]:
     """Step times under policies, of the train steps whose compiled text is in `folder`."""
     lines, errors = [], []
-    for name in ("unlike", "unlike2", "unlike4"):
+    for name in ("unlike", "unlike2", "unlike4", "unlike5"):
         for key, text in keyed_after(policy_texts.unpack(name)).items():
             for policy, built_in in policy_texts.BUILT_IN.items():
                 place = folder / f"{key}.{policy}.txt"
@@ -551,7 +551,7 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    for name in ("unlike", "unlike2", "unlike3", "unlike4", "functions"):
+    for name in ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "functions"):
         print(f"train steps unlike the others: {name}", *unlike(name, given.unlike), sep="\n  ")
     print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
