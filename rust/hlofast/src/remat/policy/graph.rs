@@ -107,18 +107,23 @@ impl Graph {
         builder.graph.root = builder.open(id, None, None, 0, Some(&mut results))?;
         let mut graph = builder.graph;
         graph.first_row = rows.start;
-        if graph.operands.offsets.is_empty() {
-            graph.operands.offsets.push(0);
-        }
         graph.results = results;
         for (number, node) in (0u32..).zip(&graph.nodes) {
             if module.shapes().tuple(node.shape).is_some() {
                 graph.own_bytes.insert(number, 0);
             }
         }
-        let operands = &graph.operands;
-        graph.users = Csr::transpose(&operands.offsets, &operands.items, graph.nodes.len());
+        graph.find_users();
         Some(graph)
+    }
+
+    /// Finds the users of each node once all nodes are known.
+    fn find_users(&mut self) {
+        if self.operands.offsets.is_empty() {
+            self.operands.offsets.push(0);
+        }
+        let Csr { offsets, items } = &self.operands;
+        self.users = Csr::transpose(offsets, items, self.nodes.len());
     }
 
     /// Sets the bytes of the products in loops that a policy could keep: those of one iteration, which `bytes`

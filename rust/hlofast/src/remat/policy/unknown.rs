@@ -3,11 +3,12 @@
 use super::graph::{Graph, Node};
 use super::groups::chain;
 use super::hosted;
+use super::inner::is_of_program;
 use super::is_collective;
 use super::pairs::{looped, trips_of};
-use super::scans::{Scan, is_heavy, stacked};
+use super::scans::{Scan, is_heavy, is_rearrangement, is_unchanged, stacked};
 use crate::cost::Cost;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, Dimension, ElementType, Module, Opcode, Row, ShapeId};
 
 /// Limit on the loops in a layer that are looked at.
 const MOST_LOOPS: usize = 1 << 10;
@@ -133,11 +134,17 @@ pub fn loops_over_layers(
             })
         };
         let state = &graph.states[&node];
+        // Loops around rings, which the partitioner writes in a layer, may slice what a layer gets.
+        let is_own = is_of_program(module, row, &inner);
         let is_weight = |(at, own): (u32, &Node)| {
             let sliced = inner.operands(at).first().filter(|_| own.opcode == Opcode::DynamicSlice);
             let element = sliced.and_then(|own| inner.nodes[*own as usize].element);
             let source = element.and_then(|own| state.get(own as usize)).and_then(|own| own.node());
-            source.is_some_and(|source| is_sliced_weight(&graph, source) || is_stack(source))
+            let is_whole = |source: u32| {
+                is_own && is_matrix(module, own.shape) && is_whole_weight(&graph, source)
+            };
+            let is_any = |own: u32| is_sliced_weight(&graph, own) || is_stack(own) || is_whole(own);
+            source.is_some_and(is_any)
         };
         let nodes = (0u32..).zip(&inner.nodes);
         let weights: Vec<u32> = nodes.filter(|own| is_weight(*own)).map(|own| own.0).collect();
@@ -203,6 +210,24 @@ pub fn is_kept_apart(module: &Module, row: Row) -> bool {
     attributes.is_some_and(|own| own.windows(KEPT.len()).any(|part| part == KEPT))
 }
 
+/// Whether a shape can be that of the weight of a product: it has two dimensions at least, which a counter of iterations
+/// or a bias has not, and is no mask.
+fn is_matrix(module: &Module, shape: ShapeId) -> bool {
+    let Some(array) = module.shapes().array(shape) else { return false };
+    let long = |size: &Dimension| size.bound().is_some_and(|size| size > 1);
+    array.element_type != ElementType::Pred && array.dimensions().filter(long).count() > 1
+}
+
+/// Whether a value is an element of the state that the loop does not change, converted or rearranged: a pipeline
+/// runs the same layers in every iteration.
+fn is_whole_weight(graph: &Graph, node: u32) -> bool {
+    let Some(last) = chain(graph, node).last().copied() else { return false };
+    let own = &graph.nodes[last as usize];
+    let read = graph.operands(last).first().filter(|_| is_rearrangement(own.opcode));
+    let at = read.copied().unwrap_or(last);
+    graph.nodes[at as usize].element.is_some() && is_unchanged(graph, at)
+}
+
 /// Whether a value is a slice of an element of the state that the loop does not change, converted or
 /// rearranged.
 fn is_sliced_weight(graph: &Graph, node: u32) -> bool {
@@ -211,7 +236,7 @@ fn is_sliced_weight(graph: &Graph, node: u32) -> bool {
         let own = &graph.nodes[at as usize];
         let Some(first) = graph.operands(at).first() else { return false };
         if own.opcode == Opcode::DynamicSlice {
-            return super::scans::is_unchanged(graph, *first);
+            return is_unchanged(graph, *first);
         }
         if is_heavy(own.opcode) || graph.operands(at).len() > 1 {
             return false;

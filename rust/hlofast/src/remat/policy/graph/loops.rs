@@ -43,9 +43,7 @@ impl Builder<'_, '_> {
         };
         let root = inner.open(body, None, None, depth + 1, None)?;
         let mut inner = inner.graph;
-        if inner.operands.offsets.is_empty() {
-            inner.operands.offsets.push(0);
-        }
+        inner.find_users();
         if self.opens && inner::is_of_program(module, row, &inner) {
             inner.root = root;
             return self.results_of_program(row, outer, (state, elements), (body, &inner));

@@ -1,0 +1,58 @@
+"""Policies of train steps of further families, those of ``unlike5_models.py`` and ``unlike5_others.py``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+ENDS = {"after": ".none", "before": ".none.before"}
+
+
+@functools.cache
+def texts():
+    return policy_texts.unpack("unlike5")
+
+
+@functools.cache
+def records():
+    """By program and policy: what XLA made of the step that was compiled under the policy."""
+    lines = (policy_texts.FOLDER / "unlike5.jsonl").read_text().splitlines()
+    own = [json.loads(line) for line in lines]
+    return {(record["program"], record["policy"]): record for record in own}
+
+
+@functools.cache
+def policies(program, text):
+    return hlofast.loads(texts()[program + ENDS[text]]).remat().policies
+
+
+def error(program, text, policy):
+    found = policies(program, text).policy(policy_texts.BUILT_IN[policy]).peak
+    return found / records()[program, policy]["used"] - 1
+
+
+@pytest.mark.parametrize("text", ENDS)
+def test_layers_of_stages_that_run_in_every_iteration_are_layers(text):
+    """The stages of a circular pipeline are the same in all iterations, so no iteration slices their weights."""
+    assert abs(error("circle", text, "nothing")) < 0.08
+    assert abs(error("circle", text, "dots")) < 0.02
+    again = policies("circle", text).policy("nothing_saveable").recomputed_flops
+    assert again == records()["circle", "nothing"]["again"]
+
+
+def test_a_loop_around_a_ring_is_no_loop_over_layers():
+    """It slices the numbers of its steps, from which masks are made, and hands on keys."""
+    for text in ENDS:
+        again = policies("ring", text).policy("nothing_saveable").recomputed_flops
+        assert again == records()["ring", "nothing"]["again"]
+    assert abs(error("ring", "after", "nothing")) < 0.05
+    assert abs(error("ring", "after", "plain_dots")) < 0.05
