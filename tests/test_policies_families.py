@@ -56,3 +56,25 @@ def test_a_loop_around_a_ring_is_no_loop_over_layers():
         assert again == records()["ring", "nothing"]["again"]
     assert abs(error("ring", "after", "nothing")) < 0.05
     assert abs(error("ring", "after", "plain_dots")) < 0.05
+
+
+@pytest.mark.parametrize("text", ENDS)
+def test_modules_that_flax_numbers_by_class_are_layers(text):
+    """`Bottleneck_0` to `Bottleneck_15`, in four stages of other sizes, each with `Conv_0` to `Conv_2`."""
+    found = policies("resnet", text)
+    again = found.policy("nothing_saveable").recomputed_flops
+    assert again == records()["resnet", "nothing"]["again"]
+    lines = {row["source_line"] for row in found.savable.to_pylist() if "matmul" in row["kind"]}
+    stem, blocks = 283, {264, 265, 266, 268}
+    assert lines <= {stem} | blocks and lines >= blocks - {266}
+
+
+def test_what_a_layer_hands_on_is_kept_once():
+    """XLA keeps a sum behind `relu` in 16 bits, of which the text has a wide form too."""
+    assert abs(error("resnet", "after", "nothing")) < 0.02
+
+
+def test_what_relu_makes_of_a_sum_is_not_added_up_again():
+    """Before optimisation, no fusion adds up what all blocks before have added."""
+    none = records()["resnet", "none"]["used"]
+    assert abs(policies("resnet", "before").peak / none - 1) < 0.12

@@ -87,7 +87,8 @@ impl ScopeTree {
         self.merged(module, without_numbers)
     }
 
-    fn merged(&self, module: &Module, without: impl Fn(&[u8]) -> Cow<'_, [u8]>) -> Vec<u32> {
+    /// For each scope, the first scope whose components `without` makes the same.
+    pub fn merged(&self, module: &Module, without: impl Fn(&[u8]) -> Cow<'_, [u8]>) -> Vec<u32> {
         let mut first: HashMap<(u32, Cow<'_, [u8]>), u32> = HashMap::new();
         let mut merged: Vec<u32> = Vec::with_capacity(self.len());
         for scope in 0..self.len() as u32 {

@@ -314,11 +314,26 @@ pub fn is_softmax(graph: &Graph) -> Vec<bool> {
 }
 
 /// By node: whether it is a sum that a layer or its backward part hands on to another one, and that several read.
-/// XLA does not add up once more, in the fusions that read it, what all layers before have added.
+/// XLA does not add up once more, in the fusions that read it, what all layers before have added. What a function
+/// such as `relu` makes of the sum alone may be handed on in its place.
 fn handed_on(graph: &Graph, layer: &[Option<u32>], origins: &[Origin]) -> Vec<bool> {
+    let is_value = |own: &&u32| origins[**own as usize] == Origin::Values;
+    let is_sum_of = |node: u32| {
+        let mut at = node;
+        for _ in 0..MOST_REARRANGED {
+            let opcode = graph.nodes[at as usize].opcode;
+            if opcode == Opcode::Add || is_heavy(opcode) {
+                return opcode == Opcode::Add;
+            }
+            let mut values = graph.operands(at).iter().filter(is_value);
+            let Some(read) = values.next().filter(|_| values.next().is_none()) else { break };
+            at = *read;
+        }
+        false
+    };
     let is_its = |node: u32| {
         let at = node as usize;
-        let is_sum = graph.nodes[at].opcode == Opcode::Add && origins[at] == Origin::Values;
+        let is_sum = origins[at] == Origin::Values && is_sum_of(node);
         let users = graph.users(node);
         let mut others = users.iter().filter_map(|user| layer[*user as usize]);
         is_sum && users.len() > 1 && layer[at].is_some_and(|own| others.any(|user| user != own))

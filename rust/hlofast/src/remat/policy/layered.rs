@@ -8,7 +8,9 @@ use super::units::Unit;
 use crate::flow::{Attribution, Phase, ScopeTree, without_layer_numbers};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// No layer.
 const NONE: u32 = u32::MAX;
@@ -125,7 +127,10 @@ impl Layers {
 
 /// The layers that forward matmuls of `graph` are in; None if no two layers are alike.
 pub fn layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Option<Layers> {
-    numbered_layers(module, attribution, graph).or_else(|| {
+    let numbered = numbered_layers(module, attribution, graph, Numbers::OfLayers);
+    let numbered =
+        numbered.or_else(|| numbered_layers(module, attribution, graph, Numbers::OfClasses));
+    numbered.or_else(|| {
         let phases = attribution.phases(module);
         let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
         let of = |merged| {
@@ -138,21 +143,55 @@ pub fn layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Opti
     })
 }
 
+/// Which numbers in scopes are those of layers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    /// Those after words such as `layer` or `block`.
+    OfLayers,
+    /// Those that Flax gives to the modules of a class in the order in which their parent makes them: `Bottleneck_3`.
+    /// `Conv_1` has one too, so only modules of several products are layers.
+    OfClasses,
+}
+
+impl Numbers {
+    /// A component without such numbers.
+    fn without(self, component: &[u8]) -> Cow<'_, [u8]> {
+        match self {
+            Numbers::OfLayers => without_layer_numbers(component),
+            Numbers::OfClasses => without_class_numbers(component),
+        }
+    }
+}
+
 /// The layers whose scopes differ only in their numbers.
-fn numbered_layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Option<Layers> {
-    let (mut by_scope, kinds) = numbered(module, &attribution.scopes);
+fn numbered_layers(
+    module: &Module,
+    attribution: &Attribution,
+    graph: &Graph,
+    numbers: Numbers,
+) -> Option<Layers> {
+    let (mut by_scope, kinds) = numbered(module, &attribution.scopes, numbers);
     let phases = attribution.phases(module);
     let scope = attribution.scope.get(..module.row_count()).unwrap_or_default().to_vec();
     let mut firsts: HashMap<u32, Row, BuildMix> = HashMap::default();
     let mut order: Vec<u32> = Vec::new();
+    let mut products: HashMap<u32, usize, BuildMix> = HashMap::default();
     for node in graph.nodes.iter().filter(|node| node.opcode.is_matmul()) {
         let at = node.row.0 as usize;
-        let is_forward = phases.get(at) == Some(&Phase::Forward);
+        if phases.get(at) != Some(&Phase::Forward) {
+            continue;
+        }
         let own = scope.get(at).map_or(NONE, |scope| by_scope[*scope as usize]);
-        if is_forward && own != NONE && !firsts.contains_key(&own) {
+        *products.entry(own).or_default() += 1;
+        if own != NONE && !firsts.contains_key(&own) {
             firsts.insert(own, node.row);
             order.push(own);
         }
+    }
+    if numbers == Numbers::OfClasses {
+        let alone = order.iter().filter(|own| products[*own] < 2);
+        let alone: HashSet<u32, BuildMix> = alone.map(|own| kinds[*own as usize]).collect();
+        order.retain(|own| !alone.contains(&kinds[*own as usize]));
     }
     let mut counts: HashMap<u32, u32, BuildMix> = HashMap::default();
     order.iter().for_each(|own| *counts.entry(kinds[*own as usize]).or_default() += 1);
@@ -160,9 +199,31 @@ fn numbered_layers(module: &Module, attribution: &Attribution, graph: &Graph) ->
     if order.is_empty() {
         return None;
     }
+    // Otherwise the layers are not these modules.
+    let all: usize = products.values().sum();
+    let own: usize = order.iter().map(|own| products[own]).sum();
+    if numbers == Numbers::OfClasses && own * 2 < all {
+        return None;
+    }
     let mut renumbered: HashMap<u32, u32, BuildMix> = HashMap::default();
     let mut known: HashMap<u32, u32, BuildMix> = HashMap::default();
-    let merged = attribution.scopes.merged_layers(module);
+    let scopes = &attribution.scopes;
+    let merged = match numbers {
+        Numbers::OfLayers => scopes.merged_layers(module),
+        Numbers::OfClasses => {
+            let classes =
+                (0..scopes.len() as u32).filter(|at| order.contains(&by_scope[*at as usize]));
+            let classes = classes.map(|at| inside(scopes.component(module, at)));
+            let classes = classes.filter_map(|own| Some(class_of(own)?.to_vec()));
+            let classes: BTreeSet<Vec<u8>> = classes.collect();
+            scopes.merged(module, |own| {
+                match class_of(inside(own)).map(|own| classes.contains(own)) {
+                    Some(true) => without_class_numbers(own),
+                    _ => Cow::Borrowed(own),
+                }
+            })
+        }
+    };
     let mut found = Layers::of_no_row(module, attribution, merged);
     for (layer, own) in (0u32..).zip(&order) {
         renumbered.insert(*own, layer);
@@ -184,7 +245,7 @@ fn numbered_layers(module: &Module, attribution: &Attribution, graph: &Graph) ->
 
 /// By scope the numbered scope that it lies in, and by numbered scope its kind. Forward and backward
 /// work of a layer are in scopes that differ in the transformations around names.
-fn numbered(module: &Module, scopes: &ScopeTree) -> (Vec<u32>, Vec<u32>) {
+fn numbered(module: &Module, scopes: &ScopeTree, of: Numbers) -> (Vec<u32>, Vec<u32>) {
     let mut paths: HashMap<(u32, Vec<u8>), u32, BuildMix> = HashMap::default();
     let mut path_of: Vec<u32> = Vec::with_capacity(scopes.len());
     let mut by_scope: Vec<u32> = Vec::with_capacity(scopes.len());
@@ -211,7 +272,7 @@ fn numbered(module: &Module, scopes: &ScopeTree) -> (Vec<u32>, Vec<u32>) {
         };
         let own = path(name);
         path_of.push(own);
-        let merged = without_layer_numbers(name);
+        let merged = of.without(name);
         if *merged == *name {
             by_scope.push(NONE);
             continue;
@@ -225,6 +286,23 @@ fn numbered(module: &Module, scopes: &ScopeTree) -> (Vec<u32>, Vec<u32>) {
         by_scope.push(number);
     }
     (by_scope, kinds)
+}
+
+/// The class of a module that Flax has named: `Bottleneck` of `Bottleneck_3`.
+fn class_of(component: &[u8]) -> Option<&[u8]> {
+    let digits = component.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let class = component[..component.len() - digits].strip_suffix(b"_")?;
+    let is_name = class.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    (digits > 0 && is_name && class.first()?.is_ascii_uppercase()).then_some(class)
+}
+
+/// A component with `*` for the number that Flax gives to a module.
+fn without_class_numbers(component: &[u8]) -> Cow<'_, [u8]> {
+    let name = inside(component);
+    match class_of(name).filter(|_| !name.is_empty()) {
+        Some(class) => Cow::Owned([class, b"_*"].concat()),
+        None => Cow::Borrowed(component),
+    }
 }
 
 /// A component without the transformations around its name: `layer_0` of `transpose(jvp(layer_0))`.

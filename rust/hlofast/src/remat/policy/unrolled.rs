@@ -6,6 +6,7 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
+mod forms;
 mod rerun;
 
 use super::base::{Changes, Timeline, prefix};
@@ -28,6 +29,7 @@ use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
 use crate::cost::Backend;
 use crate::flow::is_compiler_clone;
 use crate::ir::{Module, Opcode, Row};
+use forms::Kept;
 use rerun::Again;
 use std::ops::RangeInclusive;
 
@@ -421,11 +423,8 @@ impl Unrolled {
                 bytes.add(own.rest.clone(), -own.bytes);
             }
         }
-        for at in 0..self.graph.nodes.len() {
-            let is_value = self.origins[at] == Origin::Values;
-            if again.is_needed[at] && is_value && !self.is_again(again, at as u32) {
-                self.keep(again, at, bytes, outcome);
-            }
+        for own in self.kept_values(again) {
+            self.keep(again, &own, bytes, outcome);
         }
         for (number, nodes) in (0u32..).zip(&self.members) {
             let fate = fates.get(number as usize).copied().unwrap_or_default();
@@ -529,19 +528,18 @@ impl Unrolled {
     }
 
     /// Accounts for a value that is kept for recomputation or for backward work.
-    fn keep(&self, again: &Again, at: usize, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
-        let size = self.bytes[at];
-        let until = again.until[at].max(again.last[at].unwrap_or(0));
+    fn keep(&self, again: &Again, own: &Kept, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
+        let size = self.bytes[own.at];
         // Nothing holds the copies to the host and back to their layers, so the compiler leaves most
         // of the values of unrolled layers in device memory while the peak lasts.
-        if again.fate[at] == Fate::Offloaded {
+        if again.fate[own.at] == Fate::Offloaded {
             outcome.on_host = outcome.on_host.saturating_add(size);
         } else if size >= LEAST {
             outcome.kept = outcome.kept.saturating_add(size);
         }
-        let from = self.ends[at].map_or(self.steps[at], |end| end.saturating_add(1));
-        if from <= until {
-            bytes.add(from..=until, size);
+        let from = own.end.map_or(self.steps[own.at], |end| end.saturating_add(1));
+        if from <= own.until {
+            bytes.add(from..=own.until, size);
         }
     }
 
