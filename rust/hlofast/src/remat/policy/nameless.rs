@@ -9,6 +9,7 @@
 
 use super::graph::Graph;
 use super::layered::{Kind, Layers, Name};
+use super::origins::{Origin, origins};
 use crate::flow::{Phase, ScopeTree};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
@@ -266,6 +267,11 @@ impl Finder<'_> {
         let mut found: Vec<Option<u32>> = self.layer.clone();
         // Work of the last layer that is unlike that of others, for the backward pass alone.
         let mut is_only_read_later = vec![false; count];
+        let origins = origins(self.graph);
+        // What the compiler adds, such as conversions, has no name in texts whose other rows have one, and tells nothing.
+        let is_named = |((scope, line, _), ..): &Like| *scope != ScopeTree::ROOT || *line > 0;
+        let has_names = inside.iter().any(is_named);
+        let tells = |like: &Like| is_named(like) || !has_names;
         for at in nodes().filter(|at| self.layer[*at].is_none()) {
             let operands = || self.graph.operands(at as u32).iter().map(|own| *own as usize);
             let read = operands().filter_map(|own| found[own]).max();
@@ -277,13 +283,19 @@ impl Finder<'_> {
                     // The first matmul that needs a bias or scale at the end of a layer is the next layer's, so
                     // weights do not tell the layer. Texts without names keep what their matmuls tell: an
                     // MLP with biases would otherwise have no layers that the model covers.
-                    let is_named = like.0.0 != ScopeTree::ROOT || like.0.1 > 0;
-                    let values = operands().filter(|own| !is_named || self.before[*own].is_some());
+                    let is_told = is_named(&like);
+                    let values = operands().filter(|own| !is_told || self.before[*own].is_some());
                     let read = values.filter_map(|own| found[own]).max();
                     Some(read.unwrap_or(0).clamp(before, after.max(before)))
                 }
-                (None, Some(after)) if !is_first(after) || inside.contains(&like) => Some(after),
-                (None, Some(_)) => read,
+                (None, Some(after)) if !is_first(after) => Some(after),
+                (None, Some(after)) if tells(&like) && inside.contains(&like) => Some(after),
+                // Constants are shared with what precedes the layers, and conversions of weights, which have no names, are
+                // like those in layers.
+                (None, Some(_)) => {
+                    let values = operands().filter(|own| origins[*own] == Origin::Values);
+                    values.filter_map(|own| found[own]).max()
+                }
                 (None, None) => {
                     let inner = operands().filter(|own| self.graph.nodes[*own].element.is_none());
                     inner.filter_map(|own| found[own]).max()
@@ -303,6 +315,16 @@ impl Finder<'_> {
                     Some(before).filter(|_| is_only_read_later[at])
                 }
             };
+        }
+        // It belongs to what reads it.
+        for at in nodes().rev().filter(|at| self.before[*at].is_none()) {
+            let users = self.graph.users(at as u32).iter().map(|own| *own as usize);
+            let users = users.filter(|own| self.is_forward(*own));
+            let layers: Option<Vec<u32>> = users.map(|own| found[own]).collect();
+            let is_before = found[at].is_none() && self.after[at].is_some_and(is_first);
+            if is_before && !tells(&self.like(at)) {
+                found[at] = layers.and_then(|own| own.into_iter().min());
+            }
         }
         found
     }
