@@ -85,3 +85,10 @@ def test_an_encoder_before_the_layers_is_not_in_the_first():
     again = policies("graph", "after").policy("nothing_saveable").recomputed_flops
     compiled = records()["graph", "nothing"]["again"]
     assert abs(again / compiled - 1) < 0.002
+
+
+def test_policies_that_are_not_modelled_are_not_said_to_be_useless():
+    verdict = hlofast.loads(texts()["clicks.none"], device="tpu-v5e").verdict()
+    assert verdict.module.remat().policies is None
+    assert "no known policy would help" not in verdict.nothing
+    assert "not modelled" in verdict.nothing

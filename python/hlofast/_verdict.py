@@ -25,7 +25,7 @@ from hlofast._verdict_figures import (
     Figure,
     figures,
 )
-from hlofast._verdict_statements import Statement, statements_of
+from hlofast._verdict_statements import Statement, has_unknown_policies, statements_of
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -362,6 +362,11 @@ class Verdict(Result):
             return (
                 "no findings; whether another checkpoint policy is faster is evaluated on the text "
                 "after optimisation only"
+            )
+        if has_unknown_policies(self):
+            return (
+                "no findings; whether a checkpoint policy would help is not known, since those of "
+                "this step are not modelled: hlofast remat says why"
             )
         return "nothing to change: no lint findings, and no known policy would help"
 

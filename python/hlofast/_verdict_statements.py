@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hlofast._policies import Policies
+    from hlofast._remat import Remat
     from hlofast._verdict import Verdict
 
 LEAST_GAIN = 0.01
@@ -112,10 +113,20 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     ]
 
 
-def _policies(verdict: Verdict) -> Policies | None:
+def _remat(verdict: Verdict) -> Remat:
     hbm = None if verdict.hbm is None else int(verdict.hbm)
     device = device_for(verdict.module, None)
-    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh)
+
+
+def _policies(verdict: Verdict) -> Policies | None:
+    return _remat(verdict).policies
+
+
+def has_unknown_policies(verdict: Verdict) -> bool:
+    """Whether the step keeps values for its backward pass, but its policies are not modelled."""
+    remat = _remat(verdict)
+    return remat.policies is None and len(remat.residuals) > 0
 
 
 def _policy(verdict: Verdict) -> str | None:
