@@ -7,7 +7,7 @@
 //! allocated throughout, and temporaries of the step live in it until it is written; once it takes the
 //! memory of a parameter, these need memory of their own. So donating frees less than the bytes of the results.
 
-use super::xla::{Sizes, account_with, packing_with};
+use super::xla::{Sizes, packed_account};
 use super::{Frame, MemoryError, Tables};
 use crate::ir::decode::Alias;
 use crate::ir::{Module, ShapeId};
@@ -109,9 +109,8 @@ pub fn memory_after(
         let own = resized.get(&shape).copied();
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
-    let sizes = || Sizes::new(&frame.reader(module), changed);
-    let account = account_with(module, frame, sizes(), tables)?;
-    let packing = packing_with(module, frame, sizes(), usable)?;
+    let sizes = Sizes::new(&frame.reader(module), changed);
+    let (account, packing) = packed_account(module, frame, sizes, (tables, usable))?;
     Ok(Needed {
         peak: account.hbm_peak(),
         allocated: packing.and_then(|packing| packing.allocated(&account)),

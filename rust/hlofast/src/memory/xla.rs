@@ -146,27 +146,54 @@ pub(super) fn account_with(
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
     assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
-        let tables = tables.unwrap_or_else(|| frame.tables(module));
-        let mut account = XlaAccount::default();
-        signature(reader, &frame.donations, assignment.sizes, tables, &mut account)?;
-        account.constants = constants(reader, assignment.sizes)?;
-        for (space, heap) in assignment.heaps(is_in_heap)? {
-            match space {
-                HBM => account.hbm = heap,
-                FAST | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
-                HOST_SPACE => account.on_host = heap,
-                _ => {}
-            }
-            if heap.bytes > account.heap {
-                account.heap = heap.bytes;
-                (account.heap_space, account.heap_step) = (space, heap.step);
-            }
-        }
-        let parts = [account.device.total(), account.host.total(), account.constants, account.heap];
-        let sum = parts.iter().try_fold(0i64, |sum, part| sum.checked_add(*part));
-        account.peak = sum.ok_or(MemoryError::TooLarge)?;
-        Ok(account)
+        counted(reader, frame, assignment, is_in_heap, tables)
     })
+}
+
+/// The account and the packing of the program if its values had other sizes, on a device with `usable` bytes of
+/// HBM, if it is known. No packing where [`packing_from`] has none.
+pub(super) fn packed_account(
+    module: &Module,
+    frame: &Frame,
+    sizes: Sizes,
+    (tables, usable): (Option<Tables>, Option<i64>),
+) -> Result<(XlaAccount, Option<Packing>), MemoryError> {
+    let is_packed = is_packed(module);
+    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
+        let account = counted(reader, frame, assignment, is_in_heap, tables)?;
+        let packed = || packing(assignment, is_in_heap, &account, usable);
+        Ok((account, is_packed.then(packed).flatten()))
+    })
+}
+
+/// The account of an assignment.
+fn counted(
+    reader: &Reader<'_>,
+    frame: &Frame,
+    assignment: &Assignment<'_>,
+    is_in_heap: &[bool],
+    tables: Option<Tables>,
+) -> Result<XlaAccount, MemoryError> {
+    let tables = tables.unwrap_or_else(|| frame.tables(reader.module));
+    let mut account = XlaAccount::default();
+    signature(reader, &frame.donations, assignment.sizes, tables, &mut account)?;
+    account.constants = constants(reader, assignment.sizes)?;
+    for (space, heap) in assignment.heaps(is_in_heap)? {
+        match space {
+            HBM => account.hbm = heap,
+            FAST | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
+            HOST_SPACE => account.on_host = heap,
+            _ => {}
+        }
+        if heap.bytes > account.heap {
+            account.heap = heap.bytes;
+            (account.heap_space, account.heap_step) = (space, heap.step);
+        }
+    }
+    let parts = [account.device.total(), account.host.total(), account.constants, account.heap];
+    let sum = parts.iter().try_fold(0i64, |sum, part| sum.checked_add(*part));
+    account.peak = sum.ok_or(MemoryError::TooLarge)?;
+    Ok(account)
 }
 
 /// The bytes that XLA allocates for the HBM heap.
@@ -206,36 +233,31 @@ pub fn packing_from(
     frame: &Frame,
     usable: Option<i64>,
 ) -> Result<Option<Packing>, MemoryError> {
-    let frame = frame.marked();
-    packing_with(module, frame, Sizes::new(&frame.reader(module), |_, bytes| bytes), usable)
-}
-
-/// The packing of the program if its values had other sizes.
-pub(super) fn packing_with(
-    module: &Module,
-    frame: &Frame,
-    sizes: Sizes,
-    usable: Option<i64>,
-) -> Result<Option<Packing>, MemoryError> {
-    if Backend::of_module(module) != Backend::Tpu || !module.is_scheduled() {
+    if !is_packed(module) {
         return Ok(None);
     }
-    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
-        let live = assignment.heaps(is_in_heap)?.get(&HBM).map_or(0, |heap| heap.bytes);
-        let tables = assignment.table_bytes(is_in_heap);
-        let mut account = XlaAccount::default();
-        let rounded = frame.tables(module);
-        signature(reader, &frame.donations, assignment.sizes, rounded, &mut account)?;
-        let constants = constants(reader, assignment.sizes)?;
-        let others = account.device.total().saturating_add(constants).saturating_add(tables);
-        let usable = usable.unwrap_or(LEAST_USABLE);
-        let most = usable.saturating_sub(spare(usable)).saturating_sub(others);
-        Ok(assignment.packed(is_in_heap, most).map(|heap| Packing {
-            heap,
-            fragmentation: (heap - live).max(0),
-            tables,
-        }))
-    })
+    let frame = frame.marked();
+    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
+    Ok(packed_account(module, frame, sizes, (None, usable))?.1)
+}
+
+fn is_packed(module: &Module) -> bool {
+    Backend::of_module(module) == Backend::Tpu && module.is_scheduled()
+}
+
+/// The packing of an assignment with this account; None if there are too many values.
+fn packing(
+    assignment: &Assignment<'_>,
+    is_in_heap: &[bool],
+    account: &XlaAccount,
+    usable: Option<i64>,
+) -> Option<Packing> {
+    let tables = assignment.table_bytes(is_in_heap);
+    let others = account.device.total().saturating_add(account.constants).saturating_add(tables);
+    let usable = usable.unwrap_or(LEAST_USABLE);
+    let most = usable.saturating_sub(spare(usable)).saturating_sub(others);
+    let heap = assignment.packed(is_in_heap, most)?;
+    Some(Packing { heap, fragmentation: (heap - account.hbm.bytes).max(0), tables })
 }
 
 /// Calls `then` with the assignment of buffers, and for each buffer whether it lies in a heap.
