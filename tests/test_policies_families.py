@@ -69,6 +69,12 @@ def test_modules_that_flax_numbers_by_class_are_layers(text):
     assert lines <= {stem} | blocks and lines >= blocks - {266}
 
 
+def test_names_in_modules_that_flax_numbers_are_those_of_all_layers():
+    module = hlofast.loads(texts()["resnet.none"], device="tpu-v5e")
+    code = module.remat(hbm=5 << 30).policies.chosen.code
+    assert '"Bottleneck_Conv_' in code and "Bottleneck_8" not in code
+
+
 def test_what_a_layer_hands_on_is_kept_once():
     """XLA keeps a sum behind `relu` in 16 bits, of which the text has a wide form too."""
     assert abs(error("resnet", "after", "nothing")) < 0.02

@@ -95,6 +95,8 @@ attention calls a function with a backward pass of its own, which a policy sees 
 (`flash_attention.py`)."""
 _TRANSFORMED = re.compile(r"\w+\((.*)\)")
 """A scope under one of JAX's transformations: `jvp(bd,df->bf)`."""
+_NUMBERED = re.compile(r"[A-Z][A-Za-z0-9_]*_\d+")
+"""The name that Flax gives to a module of a class."""
 _MOST_APART = 64
 """Limit on the values of a line whose call stacks are compared with each other."""
 INPUT = "layer_input"
@@ -120,6 +122,10 @@ def value_names(rows: Sequence[Row]) -> list[str]:
         # AXLearn's scopes name a module and its class: `o_proj[Linear]`.
         parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
         scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
+        # A name reaches the value in all layers, also in those that Flax numbers: `Bottleneck_3`.
+        layer = next((at for at, part in enumerate(scope[:-1]) if _NUMBERED.fullmatch(part)), None)
+        if layer is not None:
+            scope[layer] = scope[layer].rpartition("_")[0]
         base = "_".join(dict.fromkeys(scope[-2:])) or _stem(row)
         line = f"_{row['source_line']}" if row["source_line"] else ""
         if row["kind"] == "input":
