@@ -435,11 +435,9 @@ impl<M: Borrow<Module>> Analyses<M> {
         let is_too_large = || self.is_too_large();
         let is_too_large = &is_too_large;
         let is_partitioned = self.is_partitioned();
-        let before = OnceLock::new();
-        let memory_falls = |change: &Change| {
-            let before = before.get_or_init(|| self.needed()).as_ref()?;
-            self.memory_falls(before, change)
-        };
+        let allocated = OnceLock::new();
+        let allocated = || *allocated.get_or_init(|| self.allocated());
+        let memory_falls = |change: &Change| self.memory_falls(change, &allocated);
         let known = lint::Known {
             mesh: &mesh,
             along: &along,
@@ -453,27 +451,30 @@ impl<M: Borrow<Module>> Analyses<M> {
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 
-    /// The memory of the program, in XLA's account. None for modules without a schedule, and if memory cannot
-    /// be counted.
-    fn needed(&self) -> Option<memory::Needed> {
-        let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
-        let account = self.account().ok().filter(|_| is_counted)?;
-        let packing = self.packing_with(self.usable()).ok()?;
-        let allocated = packing.and_then(|packing| packing.allocated(account));
-        Some(memory::Needed { peak: account.hbm_peak(), allocated })
+    /// What XLA allocates in HBM; None if it is unknown.
+    fn allocated(&self) -> Option<i64> {
+        let packing = self.packing_with(self.usable()).ok()??;
+        packing.allocated(self.account().ok()?)
     }
 
-    /// By how much the memory `before` falls after `change`; 0 where it would rise.
-    fn memory_falls(&self, before: &memory::Needed, change: &Change) -> Option<lint::Falls> {
-        let (frame, usable) = (self.frame().ok()?, self.usable());
-        let after = memory::memory_after(self.module(), frame, self.tables(), usable, change);
-        let after = after.ok()?;
+    /// By how much memory falls after `change`, in XLA's account; 0 where it would rise. `allocated` gives what
+    /// XLA allocates before. None for modules without a schedule, and if memory cannot be counted.
+    fn memory_falls(
+        &self,
+        change: &Change,
+        allocated: &dyn Fn() -> Option<i64>,
+    ) -> Option<lint::Falls> {
+        let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
+        let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
+        let (frame, of_device) = (self.frame().ok()?, (self.tables(), self.usable()));
+        let after = memory::memory_after(self.module(), frame, of_device, change, before).ok()?;
         let less =
             |before: i64, after: i64| u64::try_from(before.saturating_sub(after)).unwrap_or(0);
-        let allocated = before.allocated.zip(after.allocated);
+        let allocated = || Some(less(allocated()?, after.allocated?));
+        let is_packed = after.allocated.is_some();
         Some(lint::Falls {
-            peak: less(before.peak, after.peak),
-            allocated: allocated.map(|(before, after)| less(before, after)),
+            peak: less(before, after.peak),
+            allocated: is_packed.then(allocated).flatten(),
         })
     }
 

@@ -147,7 +147,9 @@ fn static_results_and_reuse() {
     let text = text("");
     let module = reading::parse(text.as_bytes()).unwrap();
     let frame = Frame::of_text(&module).unwrap();
-    let after = |change: &Change| memory_after(&module, &frame, None, None, change).unwrap().peak;
+    let after = |change: &Change| {
+        memory_after(&module, &frame, (None, None), change, i64::MAX).unwrap().peak
+    };
     assert_eq!(after(&Change::default()), kept.hbm_peak());
     let alias = Alias { output_index: vec![], number: 0, index: vec![], must_alias: false };
     let donating = Change { donated: vec![alias], ..Change::default() };

@@ -79,6 +79,9 @@ impl Change {
     }
 }
 
+/// The peak falls if it falls by more than this part of it.
+const LEAST_FALL: i64 = 1024;
+
 /// The memory of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
@@ -90,14 +93,15 @@ pub struct Needed {
     pub allocated: Option<i64>,
 }
 
-/// The memory of `module` after `change` on a device with `usable` bytes of HBM, if it is known. The text
-/// order is the schedule; `frame` is the frame of the module in that order.
+/// The memory of `module` after `change`, whose HBM peak is `peak` before, on a device with `usable` bytes of HBM,
+/// if it is known. The text order is the schedule; `frame` is the frame of the module in that order. Values are
+/// packed only if the peak falls.
 pub fn memory_after(
     module: &Module,
     frame: &Frame,
-    tables: Option<Tables>,
-    usable: Option<i64>,
+    (tables, usable): (Option<Tables>, Option<i64>),
     change: &Change,
+    peak: i64,
 ) -> Result<Needed, MemoryError> {
     let frame = frame.marked();
     let donating = (!change.donated.is_empty()).then(|| frame.donating(module, &change.donated));
@@ -110,7 +114,8 @@ pub fn memory_after(
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
     let sizes = Sizes::new(&frame.reader(module), changed);
-    let (account, packing) = packed_account(module, frame, sizes, (tables, usable))?;
+    let most = peak - peak / LEAST_FALL;
+    let (account, packing) = packed_account(module, frame, sizes, (tables, usable), most)?;
     Ok(Needed {
         peak: account.hbm_peak(),
         allocated: packing.and_then(|packing| packing.allocated(&account)),

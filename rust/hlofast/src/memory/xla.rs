@@ -151,16 +151,17 @@ pub(super) fn account_with(
 }
 
 /// The account and the packing of the program if its values had other sizes, on a device with `usable` bytes of
-/// HBM, if it is known. No packing where [`packing_from`] has none.
+/// HBM, if it is known. No packing where [`packing_from`] has none, and for a peak of more than `most` bytes.
 pub(super) fn packed_account(
     module: &Module,
     frame: &Frame,
     sizes: Sizes,
     (tables, usable): (Option<Tables>, Option<i64>),
+    most: i64,
 ) -> Result<(XlaAccount, Option<Packing>), MemoryError> {
-    let is_packed = is_packed(module);
     assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
         let account = counted(reader, frame, assignment, is_in_heap, tables)?;
+        let is_packed = account.hbm_peak() <= most && is_packed(module);
         let packed = || packing(assignment, is_in_heap, &account, usable);
         Ok((account, is_packed.then(packed).flatten()))
     })
@@ -238,7 +239,7 @@ pub fn packing_from(
     }
     let frame = frame.marked();
     let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    Ok(packed_account(module, frame, sizes, (None, usable))?.1)
+    Ok(packed_account(module, frame, sizes, (None, usable), i64::MAX)?.1)
 }
 
 fn is_packed(module: &Module) -> bool {
