@@ -6,7 +6,8 @@
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing, from
 texts compiled under another policy, also one that moves values to host memory, and from texts
-before optimisation, and compared with the peak of the program that was compiled under the policy.
+before optimisation, with the device named, and compared with the peak of the program that was
+compiled under the policy.
 Programs whose name begins with `held_` were not used to make the model. `--lowered` reads the texts
 before optimisation from a folder, into which `make_policies.py --lower` writes all of them, instead
 of the committed ones. Step times are compared with the time model on the text that was compiled
@@ -178,7 +179,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     }
     for optimisation, every in sets:
         for (program, own), text in every.items():
-            policies = hlofast.loads(text).remat().policies
+            policies = hlofast.loads(text).remat(device=f"tpu-{chip_of(program)}").policies
             for policy in (*policy_texts.BUILT_IN, *NAMED, *(MOVED if every is moved else ())):
                 peak = compiled.get(program, {}).get(policy)
                 is_known = policy == own and optimisation == "after"

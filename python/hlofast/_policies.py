@@ -96,6 +96,12 @@ class Policies:
         return self.module.summary().backend or of_device
 
     @property
+    def _device(self) -> str | None:
+        """The name of the device, if it is known."""
+        device = self._remat.device
+        return None if device is None else devices.get(device).name
+
+    @property
     def iteration(self) -> str:
         """What a policy is applied to: `layer`, `time step` (of a recurrence) or `pipeline tick`.
 
@@ -564,7 +570,7 @@ def policies_of(remat: Remat) -> Policies | str:
     # Times of rows without a schedule are those of neither one device nor fusions.
     seconds = remat._time() if remat.module.is_scheduled else None
     try:
-        data = remat._data.policies(seconds, host)
+        data = remat._data.policies(seconds, host, device=None if device is None else device.name)
     except ValueError as error:
         reason, *rows = error.args
         loops = [remat.module.instructions[row].name for row in rows]

@@ -151,7 +151,7 @@ def peaks_apart(policies: Policies, shown: Sequence[Policy]) -> dict[str, tuple[
     from hlofast._policy import BUILT_IN, RECOMPUTED
 
     try:
-        apart = policies._remat._data.policies(None, None, True)
+        apart = policies._remat._data.policies(None, None, True, policies._device)
     except ValueError:
         return {}
     rows = Table(apart.savable()).to_pylist()

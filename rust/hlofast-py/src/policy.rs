@@ -45,9 +45,9 @@ impl PolicyData {
         held: Arc<Held>,
         timing: Option<Timing>,
         host: Option<(f64, Option<i64>)>,
-        is_apart: bool,
+        (device, is_apart): (Option<&str>, bool),
     ) -> Result<Self, NoPolicies> {
-        let policies = held.stage.policies(is_apart)?;
+        let policies = held.stage.policies(device, is_apart)?;
         let host = host.filter(|_| !policies.is_grouped());
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
         Ok(Self { held, policies, timing, host })

@@ -122,18 +122,21 @@ impl RematData {
     /// seconds of recomputed work. `host` are the bytes per second between a device and its host in
     /// one direction, and the bytes of host memory for a device, if known. With `apart`, each function of
     /// a layer without a loop is taken by itself, if the text does not tell how they are checkpointed.
+    /// `device` is the name of the device, whose compiler may write other values.
     ///
     /// Raises `ValueError` with a word that says why if the model covers no layers.
-    #[pyo3(signature = (time=None, host=None, apart=false))]
+    #[pyo3(signature = (time=None, host=None, apart=false, device=None))]
     fn policies(
         &self,
         py: Python<'_>,
         time: Option<&Bound<'_, TimeData>>,
         host: Option<(f64, Option<i64>)>,
         apart: bool,
+        device: Option<&str>,
     ) -> PyResult<PolicyData> {
         let timing = time.map(|time| time.get().timing());
-        let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host, apart));
+        let found =
+            py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host, (device, apart)));
         found.map_err(|reason| match reason.row() {
             Some(row) => PyValueError::new_err((reason.as_str(), row.0)),
             None => PyValueError::new_err(reason.as_str()),

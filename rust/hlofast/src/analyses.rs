@@ -19,7 +19,7 @@ use crate::flow::{Attribution, Callers, Sources, attribution};
 use crate::ir::{Module, Opcode, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{self, Change, Frame, Memory, MemoryError, Packing, Tables, XlaAccount};
-use crate::remat::policy::{NoPolicies, Policies};
+use crate::remat::policy::{Chip, Counted, NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
@@ -376,18 +376,27 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The layers, and what they would need under other checkpoint policies; why not, if memory cannot
     /// be counted or the model covers no layers. The functions of a layer without a loop are taken by themselves
     /// if `is_apart` and the text does not tell whether they are checkpointed together.
-    pub fn policies(&self, is_apart: bool) -> Result<Policies, NoPolicies> {
+    /// `device` names the device; None for that of the context.
+    pub fn policies(&self, device: Option<&str>, is_apart: bool) -> Result<Policies, NoPolicies> {
+        let of_context = || self.context.device.as_ref().map(|own| own.name.as_str());
+        let chip = device.or_else(of_context).and_then(Chip::of);
         if !self.module().is_scheduled() {
             let devices = self.devices_together();
             let mesh = self.derived_mesh().map(|derived| &derived.mesh);
             let local = Local::new(self.module(), mesh, devices).ok_or(NoPolicies::Memory)?;
             let (cost, attribution) = (self.cost(), self.attribution());
-            let how = (devices > 1, is_apart);
+            let how = (devices > 1, is_apart, chip);
             return Policies::before_schedule(self.module(), cost, attribution, &local, how);
         }
         let peak = self.counted_peak().ok_or(NoPolicies::Memory)?;
         let memory = self.memory().map_err(|_| NoPolicies::Memory)?;
-        Policies::new(self.module(), self.cost(), self.attribution(), memory, (peak, is_apart))
+        let overwriting = match memory.backend {
+            Backend::Tpu => self.frame().and_then(|own| memory::overwriting(self.module(), own)),
+            _ => Ok(Vec::new()),
+        };
+        let overwriting = overwriting.map_err(|_| NoPolicies::Memory)?;
+        let how = Counted { peak, overwriting: &overwriting, is_apart, chip };
+        Policies::new(self.module(), self.cost(), self.attribution(), memory, how)
     }
 
     /// Bytes at the peak, as in `Counting::usual`: XLA's own account of scheduled TPU modules,

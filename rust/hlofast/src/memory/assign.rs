@@ -308,6 +308,17 @@ impl<'a> Assignment<'a> {
         Ok(heaps)
     }
 
+    /// The rows that write over values in the heap that they read, with the bytes of these values.
+    pub fn overwriting(&self, is_in_heap: &[bool]) -> Vec<(Row, i64)> {
+        let mut found = Vec::new();
+        self.each_overwrite(is_in_heap, |operand, user| {
+            let step = self.reader.nodes.steps[user as usize];
+            let row = Row(self.reader.steps.rows[step as usize]);
+            found.push((row, self.sizes.bytes[operand as usize]));
+        });
+        found
+    }
+
     /// By node: whether its value is in the heap and is overwritten by another value when it ends.
     /// As in XLA's heap simulation, both values must be alone in their buffers.
     fn written_over(&self, is_in_heap: &[bool]) -> Vec<bool> {

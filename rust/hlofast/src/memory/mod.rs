@@ -38,7 +38,9 @@ use frame::Layout;
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
-pub use xla::{Packing, Signature, Tables, XlaAccount, account_from, packing_from, xla_account};
+pub use xla::{
+    Packing, Signature, Tables, XlaAccount, account_from, overwriting, packing_from, xla_account,
+};
 
 use crate::cost::Backend;
 use crate::ir::{ComputationId, Module, Opcode, Row};

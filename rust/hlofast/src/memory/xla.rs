@@ -138,6 +138,15 @@ pub fn account_from(
     account_with(module, frame, Sizes::new(&frame.reader(module), |_, bytes| bytes), tables)
 }
 
+/// The rows of `module` that write over values that they read, with the bytes of these values.
+pub fn overwriting(module: &Module, frame: &Frame) -> Result<Vec<(Row, i64)>, MemoryError> {
+    let frame = frame.marked();
+    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
+    assigned(module, frame, sizes, |_, assignment, is_in_heap| {
+        Ok(assignment.overwriting(is_in_heap))
+    })
+}
+
 /// The account of the program if its values had other sizes.
 pub(super) fn account_with(
     module: &Module,

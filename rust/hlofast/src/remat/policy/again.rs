@@ -33,7 +33,7 @@ pub struct Again<'a> {
     /// Bytes per iteration of values in host memory, with the steps that read them, and whether the
     /// text moves them already.
     pub offloaded: Vec<(i64, RangeInclusive<u32>, bool)>,
-    /// Whether gradients of weights move (`late.rs`).
+    /// Whether gradients of weights move (`late.rs`): only where the policy keeps less than the text.
     moves: bool,
 }
 
@@ -272,6 +272,13 @@ impl<'a> Again<'a> {
         for own in &self.fixed.softmaxes {
             self.account_softmax(own, bytes);
         }
+        for own in &self.fixed.scores {
+            let is_needed = self.states[own.exponentials as usize].last().is_some();
+            if is_needed && is_light(scan, self.fixed, own.exponentials, &self.states) {
+                let is_kept = self.states[own.product as usize].is_kept();
+                bytes.add(own.gradient..=own.gradient, own.beyond(is_kept));
+            }
+        }
         let is_kept = |node: u32| self.states[node as usize].is_kept();
         if self.fixed.twins.iter().any(|node| is_kept(*node)) {
             for (size, steps) in scan.recomputed.superfluous(&scan.back, is_kept) {
@@ -289,7 +296,13 @@ impl<'a> Again<'a> {
         }
         for stack in &scan.stacks {
             if is_light(scan, self.fixed, stack.node, &self.states) {
-                if let Some(last) = timeline.is_kept(scan, stack, |node| self.holds(node)) {
+                let scores = self.fixed.scores.iter().find(|own| own.weights == stack.node);
+                if scores.is_some_and(|own| !own.writes_weights) {
+                    continue;
+                }
+                let is_written = scores.is_some();
+                let kept = timeline.is_kept(scan, (stack, is_written), |node| self.holds(node));
+                if let Some(last) = kept {
                     bytes.add(start..=last, self.fixed.bytes[stack.node as usize]);
                 }
                 continue;
@@ -474,7 +487,7 @@ impl<'a> Again<'a> {
     }
 }
 
-/// Whether gradients of weights move (`late.rs`): only where the policy keeps less than the text.
+/// Whether gradients of weights move (`late.rs`).
 fn moves(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> bool {
     let (mut is_any_saved, mut keeps_less) = (false, false);
     for (node, _) in &fixed.kept_bytes {

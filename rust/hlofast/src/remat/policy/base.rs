@@ -5,6 +5,7 @@
 //! expensive value that a product before and a product after the backward loop both read counts as
 //! kept between them.
 
+use super::counted::counted_once;
 use super::graph::{Graph, MOST_ROWS};
 use super::scans::{MOST_REARRANGED, Scan, Stack, is_heavy, is_rearrangement, node_of};
 use crate::flow::{has_compiler_clones, is_compiler_clone};
@@ -54,20 +55,20 @@ pub struct Changes<'a> {
 }
 
 impl Timeline {
-    /// The bytes at each step of `memory`, raised so that their peak is `peak`.
+    /// The bytes at each step of `memory`, without those that it counts `twice`, raised so that their peak is `peak`.
     pub fn new(
         module: &Module,
         memory: &Memory,
         values: &[LiveValue],
         scans: &[Scan],
         sizes: &[i64],
-        peak: i64,
+        (peak, twice): (i64, &[(u32, i64)]),
     ) -> Option<Self> {
-        let highest = memory.timeline.iter().copied().max()?;
-        let beyond = peak.checked_sub(highest)?;
+        let counted = counted_once(memory, twice);
+        let beyond = peak.checked_sub(counted.iter().copied().max()?)?;
         let is_pressed = has_compiler_clones(module);
         let bytes: Option<Vec<i64>> =
-            memory.timeline.iter().map(|bytes| bytes.checked_add(beyond)).collect();
+            counted.iter().map(|bytes| bytes.checked_add(beyond)).collect();
         let mut timeline = Timeline {
             bytes: bytes?,
             rows: memory.sequence().to_vec(),
@@ -122,7 +123,7 @@ impl Timeline {
         (new, moved): (&[u32], &[i64]),
         peak: i64,
     ) -> Option<Self> {
-        let mut timeline = Self::new(module, memory, values, &[], &[], peak)?;
+        let mut timeline = Self::new(module, memory, values, &[], &[], (peak, &[]))?;
         for (row, new) in memory.sequence().iter().zip(new) {
             timeline.rows[*new as usize] = *row;
         }
@@ -149,6 +150,12 @@ impl Timeline {
         self.bytes.len()
     }
 
+    /// Whether a step needs so many bytes more than the step before.
+    pub fn rises(&self, step: u32, bytes: i64) -> bool {
+        let at = |step: u32| self.bytes.get(step as usize).copied().unwrap_or(0);
+        at(step).saturating_sub(at(step.saturating_sub(1))) >= bytes
+    }
+
     /// The row that runs at `step`.
     pub fn row(&self, step: usize) -> Option<Row> {
         self.rows.get(step).map(|row| Row(*row))
@@ -165,15 +172,15 @@ impl Timeline {
     }
 
     /// The last step that reads a stacked value, if a program that fits keeps the value because
-    /// products of both passes read it and it is expensive. `is_again` tells whether a node of the
-    /// forward body runs again.
+    /// products of both passes read it and it is expensive; in a text that fits only if `is_written`.
+    /// `is_again` tells whether a node of the forward body runs again.
     pub fn is_kept(
         &self,
         scan: &Scan,
-        stack: &Stack,
+        (stack, is_written): (&Stack, bool),
         is_again: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        if !self.is_pressed || !is_costly(&scan.body, stack.node) {
+        if !self.is_pressed && !is_written || !is_costly(&scan.body, stack.node) {
             return None;
         }
         if !products_of(&scan.body, stack.node).into_iter().any(is_again) {

@@ -6,6 +6,7 @@ use super::kernels::kept_bytes;
 use super::passes::{Pass, passes};
 use super::savable::{Savable, SavableKind};
 use super::scans::{Scan, is_heavy};
+use super::scores::Scores;
 use super::softmax::{Softmax, softmaxes};
 use super::stored::{only_moves, writes_stack};
 use crate::cost::Backend;
@@ -57,6 +58,8 @@ pub struct Fixed {
     pub softmaxes: Vec<Softmax>,
     /// Softmaxes of heads in groups whose weights are in another order than their scores.
     pub grouped: Vec<Softmax>,
+    /// Scores in another form that XLA for TPUs writes otherwise than the text when they run again.
+    pub scores: Vec<Scores>,
 }
 
 impl Fixed {
@@ -122,6 +125,7 @@ impl Fixed {
             superfluous: scan.recomputed.superfluous(&scan.back, |_| false).collect(),
             softmaxes: Vec::new(),
             grouped: Vec::new(),
+            scores: Vec::new(),
         }
     }
 

@@ -19,6 +19,7 @@ mod again;
 mod base;
 mod before;
 mod choose;
+mod counted;
 mod fixed;
 mod graph;
 mod groups;
@@ -51,6 +52,7 @@ mod run_order;
 mod same;
 mod savable;
 mod scans;
+mod scores;
 mod search;
 mod softmax;
 mod stacks;
@@ -63,9 +65,11 @@ mod unrolled;
 mod value;
 
 pub use choose::{choose, frontier};
+pub use counted::Counted;
 pub use iterations::Iteration;
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
+pub use scores::Chip;
 pub use units::Unit;
 pub use unknown::NoPolicies;
 
@@ -78,10 +82,12 @@ use crate::shares::Local;
 use again::Again;
 use base::Timeline;
 use before::{Before, LaidScans, scans_before};
+use counted::counted_once;
 use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
+use scores::with_scores;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use stepped::Stepped;
@@ -185,18 +191,16 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// The scans of `module`. `peak` is the peak that is compared with the device's memory, which
-    /// may exceed the peak of `memory` by pointer tables and constants. An error if the module has no
-    /// layers that the model covers, or is too large. Of layers without a loop each function is taken by
-    /// itself if `is_apart` and the text does not tell whether they are checkpointed together.
+    /// The scans of `module`. An error if the module has no layers that the model covers, or is too large.
     pub fn new(
         module: &Module,
         cost: &Cost,
         attribution: &Attribution,
         memory: &Memory,
-        (peak, is_apart): (i64, bool),
+        counted: Counted<'_>,
     ) -> Result<Self, NoPolicies> {
         let mut values = memory.all_values(module);
+        let Counted { peak, is_apart, .. } = counted;
         let sizes = device_sizes(module, Backend::of_module(module));
         let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
@@ -227,9 +231,9 @@ impl Policies {
         if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
             return Err(reason);
         }
-        let own = Self::of_scans(module, memory, (scans, &values), &sizes, peak)?;
-        let listed = own.listed(module, cost, attribution, memory, &sizes).map(Box::new);
-        Ok(Self { listed, ..own })
+        let own = Self::of_scans(module, memory, (scans, &values), &sizes, counted)?;
+        let listed = own.listed(module, cost, attribution, memory, (&sizes, counted));
+        Ok(Self { listed: listed.map(Box::new), ..own })
     }
 
     /// Those of scans of a scheduled module.
@@ -238,12 +242,15 @@ impl Policies {
         memory: &Memory,
         (scans, values): (Vec<Scan>, &[LiveValue]),
         sizes: &[i64],
-        peak: i64,
+        counted: Counted<'_>,
     ) -> Result<Self, NoPolicies> {
-        let timeline = Timeline::new(module, memory, values, &scans, sizes, peak);
+        let Counted { peak, chip, .. } = counted;
+        let twice = counted.twice(memory, values);
+        let timeline = Timeline::new(module, memory, values, &scans, sizes, (peak, &twice));
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
         let fixed = Fixed::of_scans(module, &scans, &savable, sizes);
+        let fixed = with_scores(fixed, module, &scans, &timeline, chip);
         Ok(Self::plain(scans, timeline, fixed, savable, peak))
     }
 
@@ -266,7 +273,7 @@ impl Policies {
         cost: &Cost,
         attribution: &Attribution,
         memory: &Memory,
-        sizes: &[i64],
+        (sizes, counted): (&[i64], Counted<'_>),
     ) -> Option<Self> {
         if !may_be_listed(module, &self.scans) {
             return None;
@@ -274,9 +281,11 @@ impl Policies {
         let other = memory_listed(module, memory, sizes).ok()?;
         let values = other.all_values(module);
         let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
-        let beyond = self.peak.checked_sub(memory.highest().bytes)?;
-        let peak = other.highest().bytes.checked_add(beyond)?;
-        let listed = Self::of_scans(module, &other, (scans, &values), sizes, peak).ok()?;
+        let own = counted_once(memory, &counted.twice(memory, &memory.all_values(module)));
+        let beyond = self.peak.checked_sub(own.into_iter().max()?)?;
+        let bytes = counted_once(&other, &counted.twice(&other, &values));
+        let counted = Counted { peak: bytes.into_iter().max()?.checked_add(beyond)?, ..counted };
+        let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
         listed.has_values_of(self).then_some(listed)
     }
 
@@ -288,7 +297,7 @@ impl Policies {
         cost: &Cost,
         attribution: &Attribution,
         local: &Local,
-        (is_whole, is_apart): (bool, bool),
+        (is_whole, is_apart, chip): (bool, bool, Option<Chip>),
     ) -> Result<Self, NoPolicies> {
         let before = Some(Before::new(module, cost, local, is_whole));
         let laid = match scans_before(module, cost, attribution, local, true) {
@@ -308,19 +317,20 @@ impl Policies {
             return Err(reason);
         }
         let may_wait = laid.may_wait;
-        let own = Self { before, ..Self::of_laid(module, laid) };
+        let own = Self { before, ..Self::of_laid(module, laid, chip) };
         match may_wait.then(|| scans_before(module, cost, attribution, local, false)) {
-            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list))),
+            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list, chip))),
             _ => Ok(own),
         }
     }
 
     /// Those of scans of a module that is not scheduled.
-    fn of_laid(module: &Module, laid: LaidScans) -> Self {
+    fn of_laid(module: &Module, laid: LaidScans, chip: Option<Chip>) -> Self {
         let LaidScans { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
+        let fixed = with_scores(fixed, module, &scans, &timeline, chip);
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
     }
 

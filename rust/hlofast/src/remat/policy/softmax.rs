@@ -287,7 +287,7 @@ pub fn row_length(
 
 /// The one node for which `is_end` holds that cheap work makes `node` from, element by element, and the nodes of
 /// that work.
-fn between(
+pub fn between(
     module: &Module,
     body: &Graph,
     node: u32,
@@ -318,6 +318,11 @@ fn between(
         open.extend(body.operands(at));
     }
     end.map(|end| (end, ways))
+}
+
+/// Whether work masks what it makes.
+pub fn has_mask(body: &Graph, ways: &[u32]) -> bool {
+    ways.iter().any(|own| body.nodes[*own as usize].opcode == Opcode::Select)
 }
 
 /// Whether this work between a product and the exponentials keeps the product what is read.

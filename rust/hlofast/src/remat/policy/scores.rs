@@ -1,0 +1,160 @@
+//! What XLA for TPUs writes of scores of attention that run again as the product of `softmax.rs` in another order.
+//!
+//! Without checkpointing, a layer stacks the exponentials and the weights, and the gradient of the scores is written
+//! over that of the weights. Where the scores run again, their readers compute from the product of `query` and `key`.
+//! With one query head for each key head, the products that read the weights or the gradient of the scores make them
+//! in their own fusions. With several, the product has the heads of a group last, and what is written depends on the
+//! chip: libtpu 0.0.42 for v5e writes neither, for v6e the gradient of the scores, and for v5p also the weights, which
+//! it does for all scores with a mask. The gradient is then not written over that of the weights, whose dimensions are
+//! in another order. Judged by `benches/policy_accuracy.py`.
+
+use super::base::Timeline;
+use super::fixed::Fixed;
+use super::scans::Scan;
+use super::softmax::{between, has_mask};
+use super::stacks::Stack;
+use crate::cost::Backend;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, ShapeId};
+use hashbrown::HashMap;
+
+/// The dimensions of scores of heads in groups: batch, key heads, query heads of one, queries and keys.
+const IN_GROUPS: usize = 5;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1 << 20;
+
+/// A TPU whose compiler is known to write other scores than that of other TPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chip {
+    /// TPU v5e.
+    V5e,
+    /// TPU v5p.
+    V5p,
+    /// TPU v6e.
+    V6e,
+}
+
+impl Chip {
+    /// The chip of a device of the table of devices.
+    pub fn of(device: &str) -> Option<Self> {
+        match device {
+            "tpu-v5e" => Some(Chip::V5e),
+            "tpu-v5p" => Some(Chip::V5p),
+            "tpu-v6e" => Some(Chip::V6e),
+            _ => None,
+        }
+    }
+}
+
+/// Scores of attention between a product and a stack of exponentials.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores {
+    /// The node of the exponentials.
+    pub exponentials: u32,
+    /// The node of the product.
+    pub product: u32,
+    /// The node of the weights.
+    pub weights: u32,
+    /// The step of the gradient of the scores.
+    pub gradient: u32,
+    /// Bytes of the product.
+    pub bytes: i64,
+    /// Whether each key head has one query head.
+    pub is_single: bool,
+    /// Whether the text writes the gradient of the scores over that of the weights.
+    is_over: bool,
+    /// Whether XLA writes the weights again.
+    pub writes_weights: bool,
+    /// Whether it writes the gradient of the scores, if the product runs again and if it is kept; None if unknown.
+    writes_gradient: [Option<bool>; 2],
+}
+
+impl Scores {
+    /// The bytes at the step of the gradient of the scores beyond those of the text, where the product runs again or
+    /// is kept.
+    pub fn beyond(&self, is_kept: bool) -> i64 {
+        match (self.writes_gradient[usize::from(is_kept)], self.is_over) {
+            (Some(true), true) => self.bytes,
+            (Some(false), false) => -self.bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// What policies have in common, with the scores of each scan. Before optimisation those of heads in groups are left
+/// out, as the order in which XLA will write them is not known.
+pub fn with_scores(
+    mut fixed: Vec<Fixed>,
+    module: &Module,
+    scans: &[Scan],
+    timeline: &Timeline,
+    chip: Option<Chip>,
+) -> Vec<Fixed> {
+    let is_scheduled = module.is_scheduled();
+    if is_scheduled && Backend::of_module(module) != Backend::Tpu {
+        return fixed;
+    }
+    for (own, scan) in fixed.iter_mut().zip(scans) {
+        own.scores = scores(module, scan, own, timeline, chip);
+        own.scores.retain(|own| is_scheduled || own.is_single);
+    }
+    fixed
+}
+
+/// The scores of a scan, apart from those in the form of `softmax.rs`.
+fn scores(
+    module: &Module,
+    scan: &Scan,
+    fixed: &Fixed,
+    timeline: &Timeline,
+    chip: Option<Chip>,
+) -> Vec<Scores> {
+    let body = &scan.body;
+    let opcode = |node: u32| body.nodes[node as usize].opcode;
+    let is_exponential = |own: &&Stack| opcode(own.node) == Opcode::Exponential;
+    let stacks = scan.stacks.iter().filter(is_exponential).map(|own| (own.node, own));
+    let stacks: HashMap<u32, &Stack, BuildMix> = stacks.collect();
+    let of_weights = |weights: &Stack| {
+        if opcode(weights.node) != Opcode::Convert
+            || fixed.softmaxes.iter().any(|own| own.weights == weights.node)
+        {
+            return None;
+        }
+        let (node, _) =
+            between(module, body, weights.node, |own| own.opcode == Opcode::Exponential)?;
+        let made = |node: u32| between(module, body, node, |own| own.opcode.is_matmul());
+        let (product, ways) = made(node)?;
+        // XLA may compute the exponentials twice, in two orders of their dimensions.
+        let same =
+            || stacks.values().find(|own| made(own.node).is_some_and(|(own, _)| own == product));
+        let exponentials = stacks.get(&node).or_else(same)?;
+        let gradient = exponentials.reads.iter().map(|read| read.last).max()?;
+        let shape = |node: u32| body.nodes[node as usize].shape;
+        let [of_product, own] = [product, node].map(|own| sizes(module, shape(own)));
+        let (is_single, dimensions) = (of_product == own, own?.len());
+        let in_groups = chip.map(|own| own != Chip::V5e);
+        let from_kept = if is_single { Some(false) } else { in_groups };
+        let writes_gradient = if dimensions == IN_GROUPS { from_kept } else { Some(false) };
+        let writes_weights = chip == Some(Chip::V5p) && has_mask(body, &ways);
+        let bytes = weights.bytes.checked_div(i64::try_from(scan.trips).ok()?)?;
+        (bytes >= LEAST).then(|| Scores {
+            exponentials: exponentials.node,
+            product,
+            weights: weights.node,
+            gradient,
+            bytes,
+            is_single,
+            is_over: !timeline.rises(gradient, bytes / 2),
+            writes_weights,
+            writes_gradient: [writes_gradient, from_kept],
+        })
+    };
+    scan.stacks.iter().filter_map(of_weights).collect()
+}
+
+/// The dimensions of an array that are not one.
+fn sizes(module: &Module, shape: ShapeId) -> Option<Vec<Option<i64>>> {
+    let array = module.shapes().array(shape)?;
+    Some(array.dimensions().map(|own| own.bound()).filter(|own| *own != Some(1)).collect())
+}
