@@ -83,6 +83,23 @@ def test_peaks_under_policies_from_checkpointed_text() -> None:
     assert max(errors) < 0.12
 
 
+def test_peaks_before_optimisation_on_gpus() -> None:
+    # Masks that loops take, operands of matmuls and float32 gradients of weights of attention are in memory there.
+    records, errors = gpu_texts.records(), {False: [], True: []}
+    for (name, under), text in gpu_texts.texts("before").items():
+        if under != "nothing":
+            continue
+        for is_known, found in errors.items():
+            remat = hlofast.loads(text).remat(device="h100" if is_known else None)
+            for own, policy in BUILT_IN.items():
+                if own != under and (name, own) in records:
+                    peak = remat.policies.policy(policy).peak
+                    found.append(abs(peak / records[name, own]["peak"] - 1))
+    assert len(errors[True]) >= 10
+    assert statistics.median(errors[True]) < 0.025
+    assert max(errors[True]) < 0.12 < max(errors[False])
+
+
 def test_what_policies_save_costs_time_to_store() -> None:
     policies = hlofast.loads(TEXTS["gelu", "none"]).remat(device="h100").policies
     assert policies is not None

@@ -127,19 +127,31 @@ def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], ki
         assert LOW.get(name, 0.9) <= round(own["ratio"], 2) <= 1.1
 
 
+LATER_LOW = {
+    ("gemma.moved_scores", "payload"): 0.86,
+    ("residual.wide_stream", "peak"): 0.87,
+    ("latent.wide_latent", "payload"): 0.82,
+    ("latent.logits_in_full", "flops"): 0.86,
+    ("latent.logits_in_full", "peak"): 0.55,
+    ("latent.summed_again", "payload"): 0.89,
+    ("gated.wide_stream", "peak"): 0.68,
+    ("gated.whole_moments", "peak"): 0.83,
+    ("preferred.whole_state", "peak"): 0.78,
+    ("preferred.logits_in_full", "peak"): 0.64,
+}
+"""Promises of later steps that are too low: what they are of the measured."""
 NOTHING = {"speech.checkpoint_twice", "gated.checkpoint_twice"}
 """Faults that the compiler removes: the twin runs as many matmuls."""
 
 
 @pytest.mark.parametrize(("name", "codes", "kind"), advice_accuracy.LATER + advice_accuracy.FINAL)
-def test_promises_of_later_steps_are_not_too_high(
-    name: str, codes: tuple[str, ...], kind: str
-) -> None:
+def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
-    assert own["promised"] <= 1.1 * own["measured"]
-    assert (own["promised"] > 0) == (name not in NOTHING)
     if name in NOTHING:
-        assert own["measured"] == 0
+        assert own["promised"] == own["measured"] == 0
+    else:
+        known = LATER_LOW.get((name, kind))
+        assert own["ratio"] == pytest.approx(known or 1, abs=0.02 if known else 0.1)
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -6,8 +6,6 @@ import json
 import statistics
 import sys
 
-import pytest
-
 import hlofast
 from conftest import FIXTURES
 from test_policies import device_of
@@ -16,12 +14,12 @@ sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
 
-@pytest.mark.parametrize(("program", "off"), [("pair_v5p_8", 0.09), ("held_vision_v5p_16", 0.1)])
-def test_the_order_with_the_least_peak_is_taken(program: str, off: float) -> None:
-    # In the order of the text they are 7.8 % and 12.0 % too high.
+def test_the_order_with_the_least_peak_is_taken() -> None:
+    # In the order of the text the peak is 12.0 % too high.
+    program = "held_vision_v5p_16"
     policies = hlofast.loads(policy_texts.unpack("texts")[program]).remat(device="tpu-v5p").policies
     peak = policy_texts.peaks()[program]["nothing"]
-    assert abs(policies.policy("nothing_saveable").peak / peak - 1) <= off
+    assert -0.11 < policies.policy("nothing_saveable").peak / peak - 1 < 0
     assert policies.policy("everything_saveable").peak == policies.peak
 
 

@@ -63,7 +63,7 @@ def test_the_verdict_is_the_api_s(browser: Browser, report: Path, train_step: Pa
     share = f"{100 * expected['exposed'] / time.step_seconds:.1f} %"
     assert share in page.locator("#verdict").inner_text()
     assert not module.lint(mesh)
-    assert page.get_by_text("Nothing to change: no lint findings").is_visible()
+    assert page.get_by_text("No findings; whether a checkpoint policy would help").is_visible()
 
 
 class Facts(HTMLParser):

@@ -158,14 +158,14 @@ class RematData:
         time: TimeData | None = None,
         host: tuple[float, int | None] | None = None,
         apart: bool = False,
-        device: str | None = None,
+        device: tuple[str, str] | None = None,
     ) -> PolicyData:
         """The scans over layers, and what they need under other checkpoint policies; `time` gives
         the seconds of recomputed work. `host` are the bytes per second between a device and its
         host in one direction, and the bytes of host memory for a device, if known. With `apart`,
         each function of a layer without a loop is taken by itself, if the text does not tell how
-        they are checkpointed. `device` is the name of the device, whose compiler may write other
-        values.
+        they are checkpointed. `device` is the name of the device and its backend, whose compiler
+        may write other values.
 
         Raises `ValueError` with a word that says why if the model covers no layers.
         """

@@ -97,7 +97,8 @@ class Finding:
         """Bytes by which what XLA allocates in HBM falls with that change.
 
         Other than `peak_bytes`, because the heap has gaps between its values, and others after the
-        change. None if unknown, if the rule does not say, or if the peak falls by less than 0.1 %.
+        change. 0 if it would rise. None if unknown or if the rule does not say, for arrays that
+        devices divide, and if the peak falls by less than 3 %.
         """
         self.flops: int | None = record["flops"]
         """FLOPs at stake per step; None if not applicable or unknown."""

@@ -96,10 +96,10 @@ class Policies:
         return self.module.summary().backend or of_device
 
     @property
-    def _device(self) -> str | None:
-        """The name of the device, if it is known."""
+    def _device(self) -> tuple[str, str] | None:
+        """The name and the backend of the device, if it is known."""
         device = self._remat.device
-        return None if device is None else devices.get(device).name
+        return None if device is None else _name_and_backend(devices.get(device))
 
     @property
     def iteration(self) -> str:
@@ -552,6 +552,10 @@ class Policies:
         return of_rows(described, [tuple(rows[at].values()) for at in numbers])
 
 
+def _name_and_backend(device: devices.Device) -> tuple[str, str]:
+    return device.name, device.backend
+
+
 def policies_of(remat: Remat) -> Policies | str:
     """The policies of a step, or why none can be modelled."""
     device = None if remat.device is None else devices.get(remat.device)
@@ -570,7 +574,9 @@ def policies_of(remat: Remat) -> Policies | str:
     # Times of rows without a schedule are those of neither one device nor fusions.
     seconds = remat._time() if remat.module.is_scheduled else None
     try:
-        data = remat._data.policies(seconds, host, device=None if device is None else device.name)
+        data = remat._data.policies(
+            seconds, host, device=None if device is None else _name_and_backend(device)
+        )
     except ValueError as error:
         reason, *rows = error.args
         loops = [remat.module.instructions[row].name for row in rows]

@@ -123,9 +123,9 @@ def value_names(rows: Sequence[Row]) -> list[str]:
         parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
         scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
         # A name reaches the value in all layers, also in those that Flax numbers: `Bottleneck_3`.
-        layer = next((at for at, part in enumerate(scope[:-1]) if _NUMBERED.fullmatch(part)), None)
-        if layer is not None:
-            scope[layer] = scope[layer].rpartition("_")[0]
+        scope[:-1] = [
+            part.rpartition("_")[0] if _NUMBERED.fullmatch(part) else part for part in scope[:-1]
+        ]
         base = "_".join(dict.fromkeys(scope[-2:])) or _stem(row)
         line = f"_{row['source_line']}" if row["source_line"] else ""
         if row["kind"] == "input":

@@ -45,7 +45,7 @@ impl PolicyData {
         held: Arc<Held>,
         timing: Option<Timing>,
         host: Option<(f64, Option<i64>)>,
-        (device, is_apart): (Option<&str>, bool),
+        (device, is_apart): (Option<(&str, &str)>, bool),
     ) -> Result<Self, NoPolicies> {
         let policies = held.stage.policies(device, is_apart)?;
         let host = host.filter(|_| !policies.is_grouped());

@@ -122,7 +122,7 @@ impl RematData {
     /// seconds of recomputed work. `host` are the bytes per second between a device and its host in
     /// one direction, and the bytes of host memory for a device, if known. With `apart`, each function of
     /// a layer without a loop is taken by itself, if the text does not tell how they are checkpointed.
-    /// `device` is the name of the device, whose compiler may write other values.
+    /// `device` is the name of the device and its backend, whose compiler may write other values.
     ///
     /// Raises `ValueError` with a word that says why if the model covers no layers.
     #[pyo3(signature = (time=None, host=None, apart=false, device=None))]
@@ -132,9 +132,10 @@ impl RematData {
         time: Option<&Bound<'_, TimeData>>,
         host: Option<(f64, Option<i64>)>,
         apart: bool,
-        device: Option<&str>,
+        device: Option<(String, String)>,
     ) -> PyResult<PolicyData> {
         let timing = time.map(|time| time.get().timing());
+        let device = device.as_ref().map(|(name, backend)| (name.as_str(), backend.as_str()));
         let found =
             py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host, (device, apart)));
         found.map_err(|reason| match reason.row() {

@@ -376,10 +376,17 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The layers, and what they would need under other checkpoint policies; why not, if memory cannot
     /// be counted or the model covers no layers. The functions of a layer without a loop are taken by themselves
     /// if `is_apart` and the text does not tell whether they are checkpointed together.
-    /// `device` names the device; None for that of the context.
-    pub fn policies(&self, device: Option<&str>, is_apart: bool) -> Result<Policies, NoPolicies> {
-        let of_context = || self.context.device.as_ref().map(|own| own.name.as_str());
-        let chip = device.or_else(of_context).and_then(Chip::of);
+    /// `device` is the name of the device and its backend; None for that of the context.
+    pub fn policies(
+        &self,
+        device: Option<(&str, &str)>,
+        is_apart: bool,
+    ) -> Result<Policies, NoPolicies> {
+        let of_context = || {
+            let device = self.context.device.as_ref()?;
+            Some((device.name.as_str(), device.backend.as_str()))
+        };
+        let chip = device.or_else(of_context).and_then(|(name, backend)| Chip::of(name, backend));
         if !self.module().is_scheduled() {
             let devices = self.devices_together();
             let mesh = self.derived_mesh().map(|derived| &derived.mesh);
@@ -394,7 +401,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             Backend::Tpu => self.frame().and_then(|own| memory::overwriting(self.module(), own)),
             _ => Ok(Vec::new()),
         };
-        let overwriting = overwriting.map_err(|_| NoPolicies::Memory)?;
+        let overwriting = overwriting.unwrap_or_default();
         let how = Counted { peak, overwriting: &overwriting, is_apart, chip };
         Policies::new(self.module(), self.cost(), self.attribution(), memory, how)
     }
@@ -445,7 +452,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         let is_too_large = &is_too_large;
         let is_partitioned = self.is_partitioned();
         let allocated = OnceLock::new();
-        let allocated = || *allocated.get_or_init(|| self.allocated());
+        let as_is = || self.needed(&Change::default(), i64::MAX)?.allocated;
+        let allocated = || *allocated.get_or_init(as_is);
         let memory_falls = |change: &Change| self.memory_falls(change, &allocated);
         let known = lint::Known {
             mesh: &mesh,
@@ -460,12 +468,6 @@ impl<M: Borrow<Module>> Analyses<M> {
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 
-    /// What XLA allocates in HBM; None if it is unknown.
-    fn allocated(&self) -> Option<i64> {
-        let packing = self.packing_with(self.usable()).ok()??;
-        packing.allocated(self.account().ok()?)
-    }
-
     /// By how much memory falls after `change`, in XLA's account; 0 where it would rise. `allocated` gives what
     /// XLA allocates before. None for modules without a schedule, and if memory cannot be counted.
     fn memory_falls(
@@ -475,8 +477,7 @@ impl<M: Borrow<Module>> Analyses<M> {
     ) -> Option<lint::Falls> {
         let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
         let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
-        let (frame, of_device) = (self.frame().ok()?, (self.tables(), self.usable()));
-        let after = memory::memory_after(self.module(), frame, of_device, change, before).ok()?;
+        let after = self.needed(change, before)?;
         let less =
             |before: i64, after: i64| u64::try_from(before.saturating_sub(after)).unwrap_or(0);
         let allocated = || Some(less(allocated()?, after.allocated?));
@@ -485,6 +486,12 @@ impl<M: Borrow<Module>> Analyses<M> {
             peak: less(before, after.peak),
             allocated: is_packed.then(allocated).flatten(),
         })
+    }
+
+    /// The memory after `change` of a program whose peak is `peak`.
+    fn needed(&self, change: &Change, peak: i64) -> Option<memory::Needed> {
+        let (frame, of_device) = (self.frame().ok()?, (self.tables(), self.usable()));
+        memory::memory_after(self.module(), frame, of_device, change, peak).ok()
     }
 
     /// The HBM of the context's device for programs, if it is known.

@@ -114,7 +114,15 @@ fn follow(module: &Module, mut trail: Trail, resizing: &mut Vec<Row>) -> Trail {
 fn resized(module: &Module, row: Row, size: u64) -> u64 {
     let array = |row: Row| module.shapes().array(module.shape(row));
     let before = module.operands(row).first().and_then(|row| array(Row(*row)));
-    let (Some(before), Some(after)) = (before, array(row)) else { return size };
+    let after = match module.opcode(row) {
+        // The result of an asynchronous gather is the second element of its tuple.
+        Opcode::AllGatherStart => {
+            let parts = module.shapes().tuple(module.shape(row));
+            parts.and_then(|parts| module.shapes().array(*parts.get(1)?))
+        }
+        _ => array(row),
+    };
+    let (Some(before), Some(after)) = (before, after) else { return size };
     let bound = |at: Option<Dimension>| u64::try_from(at?.bound()?).ok();
     let sizes = before.dimensions().zip(after.dimensions());
     let mut sizes = sizes.map(|(before, after)| (bound(Some(before)), bound(Some(after))));

@@ -282,18 +282,18 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
 /// whose size changes with the values.
 fn packed(falls: Falls) -> Option<String> {
     let allocated = falls.allocated?;
-    let differs = allocated.abs_diff(falls.peak) > falls.peak.max(allocated) / MOST_OF_GAPS;
+    let differs = allocated.abs_diff(falls.peak) > falls.peak.max(allocated) / GAP_PART;
     let gaps = if allocated > falls.peak { "fewer" } else { "more" };
-    differs.then(|| {
-        format!(
-            "; what XLA allocates falls by {}, because the heap then has {gaps} gaps between values",
-            bytes(allocated)
-        )
-    })
+    let falls = match allocated {
+        0 => "does not fall".to_owned(),
+        allocated => format!("falls by {}", bytes(allocated)),
+    };
+    let cause = "because the heap then has";
+    differs.then(|| format!("; what XLA allocates {falls}, {cause} {gaps} gaps between values"))
 }
 
-/// Gaps of the heap are left out of messages below this part of the figure.
-const MOST_OF_GAPS: u64 = 20;
+/// Messages leave out gaps of less than this part of the figure.
+const GAP_PART: u64 = 20;
 
 pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Finding {
     site.falls = site.falls.or_else(|| program.memory_falls(&site.change));

@@ -178,9 +178,14 @@ pub(super) fn copies_part(module: &Module, row: Row) -> bool {
 /// The array of which `row` puts the parts together.
 fn copied_in_parts(module: &Module, row: Row) -> Option<Row> {
     let first = |row: Row| module.operands(row).first().map(|row| Row(*row));
-    let done = first(row).filter(|row| module.opcode(*row) == Opcode::AsyncDone)?;
-    let start = first(done).filter(|row| module.opcode(*row) == Opcode::AsyncStart)?;
-    copies_part(module, start).then(|| first(start)).flatten()
+    let source = |done: Row| {
+        let start = Some(done).filter(|row| module.opcode(*row) == Opcode::AsyncDone);
+        let start = first(start?).filter(|row| module.opcode(*row) == Opcode::AsyncStart)?;
+        copies_part(module, start).then(|| first(start)).flatten()
+    };
+    let mut sources = module.operands(row).iter().map(|part| source(Row(*part)));
+    let whole = sources.next()??;
+    sources.all(|own| own == Some(whole)).then_some(whole)
 }
 
 /// Whether `row` puts the parts of an array, copied to fast memory one by one, together.

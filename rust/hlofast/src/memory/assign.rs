@@ -19,11 +19,11 @@ use super::schedule::NONE;
 use super::share::{FEW, element_of};
 use super::values::Reader;
 use super::xla::Sizes;
-use crate::ir::{CallRole, ComputationId, HOST_SPACE, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::collections::BTreeMap;
 
-/// Backends have memory spaces 0 to 5; the last is the host's.
-const SPACES: usize = HOST_SPACE as usize + 1;
+/// Memory spaces of backends have smaller numbers; that of the host is 5.
+const SPACES: usize = 8;
 
 /// The place of rows without one in the order of assignment. A text of 4 GiB has fewer rows.
 const LAST: u32 = u32::MAX >> 1;

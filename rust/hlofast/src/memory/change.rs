@@ -79,15 +79,16 @@ impl Change {
     }
 }
 
-/// The peak falls if it falls by more than this part of it.
-const LEAST_FALL: i64 = 1024;
+/// Values are packed anew if the peak falls by this part of it.
+const FALL_PART: i64 = 32;
 
 /// The memory of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
     /// The HBM peak in XLA's account.
     pub peak: i64,
-    /// The bytes that XLA allocates in HBM, gaps between values among them; None where [`Packing`] is.
+    /// The bytes that XLA allocates in HBM, gaps between values among them; None if [`Packing`] is, and where
+    /// values are not packed.
     ///
     /// [`Packing`]: super::Packing
     pub allocated: Option<i64>,
@@ -95,7 +96,7 @@ pub struct Needed {
 
 /// The memory of `module` after `change`, whose HBM peak is `peak` before, on a device with `usable` bytes of HBM,
 /// if it is known. The text order is the schedule; `frame` is the frame of the module in that order. Values are
-/// packed only if the peak falls.
+/// packed only if the peak falls by a part of it, not for arrays that devices divide, and if XLA packs them fast.
 pub fn memory_after(
     module: &Module,
     frame: &Frame,
@@ -114,7 +115,8 @@ pub fn memory_after(
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
     let sizes = Sizes::new(&frame.reader(module), changed);
-    let most = peak - peak / LEAST_FALL;
+    // Arrays that devices divide leave gaps in proportion.
+    let most = if change.divided.is_empty() { peak - peak / FALL_PART } else { i64::MIN };
     let (account, packing) = packed_account(module, frame, sizes, (tables, usable), most)?;
     Ok(Needed {
         peak: account.hbm_peak(),

@@ -160,7 +160,8 @@ pub(super) fn account_with(
 }
 
 /// The account and the packing of the program if its values had other sizes, on a device with `usable` bytes of
-/// HBM, if it is known. No packing where [`packing_from`] has none, and for a peak of more than `most` bytes.
+/// HBM, if it is known. No packing where [`packing_from`] has none, for a peak of more than `most` bytes, and for a
+/// heap that XLA packs with care, which takes long and leaves few gaps.
 pub(super) fn packed_account(
     module: &Module,
     frame: &Frame,
@@ -170,9 +171,13 @@ pub(super) fn packed_account(
 ) -> Result<(XlaAccount, Option<Packing>), MemoryError> {
     assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
         let account = counted(reader, frame, assignment, is_in_heap, tables)?;
-        let is_packed = account.hbm_peak() <= most && is_packed(module);
-        let packed = || packing(assignment, is_in_heap, &account, usable);
-        Ok((account, is_packed.then(packed).flatten()))
+        if account.hbm_peak() > most || !is_packed(module) {
+            return Ok((account, None));
+        }
+        let room = Room::new(assignment, is_in_heap, &account, usable);
+        let is_fast = account.hbm.bytes <= room.most;
+        let packing = is_fast.then(|| packing(assignment, is_in_heap, &account, room)).flatten();
+        Ok((account, packing))
     })
 }
 
@@ -248,11 +253,37 @@ pub fn packing_from(
     }
     let frame = frame.marked();
     let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    Ok(packed_account(module, frame, sizes, (None, usable), i64::MAX)?.1)
+    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
+        let account = counted(reader, frame, assignment, is_in_heap, None)?;
+        let room = Room::new(assignment, is_in_heap, &account, usable);
+        Ok(packing(assignment, is_in_heap, &account, room))
+    })
 }
 
 fn is_packed(module: &Module) -> bool {
     Backend::of_module(module) == Backend::Tpu && module.is_scheduled()
+}
+
+/// What else lies in HBM, and how large a heap may be that is packed fast, bytes.
+#[derive(Clone, Copy)]
+struct Room {
+    tables: i64,
+    most: i64,
+}
+
+impl Room {
+    fn new(
+        assignment: &Assignment<'_>,
+        is_in_heap: &[bool],
+        account: &XlaAccount,
+        usable: Option<i64>,
+    ) -> Self {
+        let tables = assignment.table_bytes(is_in_heap);
+        let others = account.device.total().saturating_add(account.constants);
+        let usable = usable.unwrap_or(LEAST_USABLE);
+        let most = usable.saturating_sub(spare(usable)).saturating_sub(others);
+        Room { tables, most: most.saturating_sub(tables) }
+    }
 }
 
 /// The packing of an assignment with this account; None if there are too many values.
@@ -260,12 +291,8 @@ fn packing(
     assignment: &Assignment<'_>,
     is_in_heap: &[bool],
     account: &XlaAccount,
-    usable: Option<i64>,
+    Room { tables, most }: Room,
 ) -> Option<Packing> {
-    let tables = assignment.table_bytes(is_in_heap);
-    let others = account.device.total().saturating_add(account.constants).saturating_add(tables);
-    let usable = usable.unwrap_or(LEAST_USABLE);
-    let most = usable.saturating_sub(spare(usable)).saturating_sub(others);
     let heap = assignment.packed(is_in_heap, most)?;
     Some(Packing { heap, fragmentation: (heap - account.hbm.bytes).max(0), tables })
 }

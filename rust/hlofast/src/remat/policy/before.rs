@@ -58,18 +58,18 @@ pub struct LaidScans {
 }
 
 /// The scans of an unscheduled module, in which gradients of weights wait until the end of a layer if they may
-/// and `wait`. An error if the model covers no scan, or if the module is too large.
+/// and `wait`; `is_gpu` if XLA compiles it for a GPU. An error if the model covers no scan, or if the module is too large.
 pub fn scans_before(
     module: &Module,
     cost: &Cost,
     attribution: &Attribution,
     local: &Local,
-    wait: bool,
+    (wait, is_gpu): (bool, bool),
 ) -> Result<LaidScans, NoPolicies> {
     let mut budget = MOST_ROWS;
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
     let LaidOut { changes, rows, mut scans, may_wait, early } =
-        lay_out(module, cost, local, (places, attribution.phases(module), wait), budget)?;
+        lay_out(module, cost, local, (places, attribution.phases(module), (wait, is_gpu)), budget)?;
     scans.sort_by_key(|scan| scan.forward);
     match scans.is_empty() {
         true => Err(NoPolicies::NoLayers),

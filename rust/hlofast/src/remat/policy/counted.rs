@@ -7,7 +7,7 @@ use super::{Chip, LEAST};
 use crate::ir::Row;
 use crate::ir::intern::BuildMix;
 use crate::memory::{LiveValue, Memory};
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 
 /// What is known of a scheduled module besides its live values.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +32,18 @@ impl Counted<'_> {
         let mut twice: Vec<(u32, i64)> = steps.collect();
         twice.sort_unstable();
         let ends = values.iter().map(|own| (own.last_step, own.bytes));
-        let ends: HashSet<(u32, i64), BuildMix> =
-            ends.filter(|own| twice.binary_search(own).is_ok()).collect();
-        twice.retain(|own| ends.contains(own));
+        let mut left: HashMap<(u32, i64), u32, BuildMix> = HashMap::default();
+        for own in ends.filter(|own| twice.binary_search(own).is_ok()) {
+            *left.entry(own).or_default() += 1;
+        }
+        // As many as there are values that end.
+        twice.retain(|own| match left.get_mut(own) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        });
         twice
     }
 }

@@ -106,6 +106,67 @@ impl Layout<'_> {
         found
     }
 
+    /// Adds the bytes of cheap values that loops take and hand on unchanged, such as masks: XLA for GPUs gives them
+    /// buffers, that for TPUs computes them in the loop.
+    pub fn hold_taken(&mut self, graph: &Graph, steps: &Steps) {
+        let mut taken: BTreeMap<u32, RangeInclusive<u32>> = BTreeMap::new();
+        for (node, state) in &graph.states {
+            let row = graph.nodes[*node as usize].row;
+            let (first, last) = (steps.first[*node as usize], steps.runs[*node as usize]);
+            for (element, value) in (0u32..).zip(state) {
+                let Some(at) = value.node() else { continue };
+                let own = &graph.nodes[at as usize];
+                let is_cheap =
+                    own.element.is_none() && own.opcode != Opcode::Constant && !stays(graph, at);
+                if is_cheap && !self.changes_element(row, element) {
+                    let known = taken.entry(at).or_insert(first..=last);
+                    *known = first.min(*known.start())..=last.max(*known.end());
+                }
+            }
+        }
+        for (node, steps) in taken {
+            self.add(steps, self.bytes(graph, node));
+        }
+    }
+
+    /// Adds the bytes that XLA for GPUs takes where a backward pass makes scores again. It writes the gradient of
+    /// the weights in the type of the softmax, in another order of dimensions; one kernel then makes the weights and
+    /// the gradient of the scores from it and from the scores.
+    pub fn hold_wide_gradients(&mut self, graph: &Graph, steps: &Steps) {
+        for product in 0..graph.nodes.len() as u32 {
+            if !graph.nodes[product as usize].opcode.is_matmul() {
+                continue;
+            }
+            let Some(made) = self.exponentials(graph, product) else { continue };
+            let Some(step) = self.last_made(graph, steps, made) else { continue };
+            let wide = self.own_bytes(graph, product).saturating_mul(self.bits(graph, made))
+                / self.bits(graph, product);
+            self.add(step..=step, wide);
+        }
+    }
+
+    /// The step of the last value in memory that is made from exponentials by cheap work: the gradient of
+    /// their scores.
+    fn last_made(&self, graph: &Graph, steps: &Steps, exponentials: u32) -> Option<u32> {
+        let count = self.elements(graph, exponentials);
+        let mut last = None;
+        let mut open = vec![exponentials];
+        for _ in 0..MOST_OPENED {
+            let Some(at) = open.pop() else { break };
+            for user in graph.users(at).iter().take(MOST_USERS).copied() {
+                let opcode = graph.nodes[user as usize].opcode;
+                if is_heavy(opcode) || self.elements(graph, user) != count {
+                    continue;
+                }
+                match graph.shared.contains(&user) {
+                    true => last = last.max(Some(steps.runs[user as usize])),
+                    false => open.push(user),
+                }
+            }
+        }
+        last
+    }
+
     /// The exponentials that are made from a product by cheap work, if a sum reads them.
     fn exponentials(&self, graph: &Graph, product: u32) -> Option<u32> {
         let count = self.elements(graph, product);

@@ -199,7 +199,7 @@ fn numbered_layers(
     if order.is_empty() {
         return None;
     }
-    // Otherwise the layers are not these modules.
+    // Layers have most of the matmuls; modules with fewer are parts of layers, or heads.
     let all: usize = products.values().sum();
     let own: usize = order.iter().map(|own| products[own]).sum();
     if numbers == Numbers::OfClasses && own * 2 < all {
@@ -211,6 +211,7 @@ fn numbered_layers(
     let merged = match numbers {
         Numbers::OfLayers => scopes.merged_layers(module),
         Numbers::OfClasses => {
+            let order: HashSet<u32, BuildMix> = order.iter().copied().collect();
             let classes =
                 (0..scopes.len() as u32).filter(|at| order.contains(&by_scope[*at as usize]));
             let classes = classes.map(|at| inside(scopes.component(module, at)));
@@ -299,7 +300,7 @@ fn class_of(component: &[u8]) -> Option<&[u8]> {
 /// A component with `*` for the number that Flax gives to a module.
 fn without_class_numbers(component: &[u8]) -> Cow<'_, [u8]> {
     let name = inside(component);
-    match class_of(name).filter(|_| !name.is_empty()) {
+    match class_of(name) {
         Some(class) => Cow::Owned([class, b"_*"].concat()),
         None => Cow::Borrowed(component),
     }

@@ -36,17 +36,18 @@ pub struct LaidOut {
     pub early: Vec<(RangeInclusive<u32>, i64)>,
 }
 
-/// Lays out a module, in which gradients of weights wait until the end of a layer if they may and `wait`. An
-/// error if it is too large, or if its layers are in groups that the model does not cover.
+/// Lays out a module, in which gradients of weights wait until the end of a layer if they may and `wait`;
+/// `is_gpu` if XLA compiles it for a GPU. An error if it is too large, or if its layers are in groups that the
+/// model does not cover.
 pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
-    (places, phases, wait): (Places, &[Phase], bool),
+    (places, phases, (wait, is_gpu)): (Places, &[Phase], (bool, bool)),
     budget: usize,
 ) -> Result<LaidOut, NoPolicies> {
     let mut layout = Layout::new(module, cost, local, places, budget);
-    (layout.phases, layout.wait) = (phases, wait);
+    (layout.phases, layout.wait, layout.is_gpu) = (phases, wait, is_gpu);
     let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
     let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
@@ -63,7 +64,7 @@ pub struct Steps {
     /// By node: the step at which it runs; for loops the last step.
     pub runs: Vec<u32>,
     /// By node: its first step.
-    first: Vec<u32>,
+    pub first: Vec<u32>,
     /// By node: the last step that reads it; None if nothing does.
     pub last: Vec<Option<u32>>,
     /// Values that take the memory of others as these end.
@@ -127,6 +128,8 @@ pub struct Layout<'a> {
     pub module: &'a Module,
     pub cost: &'a Cost,
     pub local: &'a Local,
+    /// Whether XLA compiles the module for a GPU.
+    pub is_gpu: bool,
     places: Places,
     pub budget: usize,
     /// By step: the change from the step before.
@@ -164,6 +167,7 @@ impl<'a> Layout<'a> {
             module,
             cost,
             local,
+            is_gpu: false,
             places,
             budget,
             changes: Vec::new(),
@@ -312,6 +316,8 @@ impl Layout<'_> {
         if !is_backward {
             let until = |product: u32| steps.last[product as usize].or(Some(0));
             self.hold_exponentials(graph, &steps, until);
+        } else if self.is_gpu {
+            self.hold_wide_gradients(graph, &steps);
         }
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
@@ -371,7 +377,7 @@ impl Layout<'_> {
     }
 
     /// Whether an element of a loop's state has a buffer of its own, because its body changes it.
-    fn changes_element(&self, row: Row, element: u32) -> bool {
+    pub fn changes_element(&self, row: Row, element: u32) -> bool {
         let known = self.changed.get(&row).and_then(|own| own.get(element as usize));
         known.copied().unwrap_or(true)
     }
@@ -390,6 +396,9 @@ impl Layout<'_> {
 
     /// Adds the bytes of the values of a graph.
     fn hold(&mut self, graph: &Graph, steps: &Steps) {
+        if self.is_gpu {
+            self.hold_taken(graph, steps);
+        }
         for node in 0..graph.nodes.len() as u32 {
             let at = node as usize;
             let own = &graph.nodes[at];
@@ -425,7 +434,7 @@ impl Layout<'_> {
             Some(mut inner) if depth < DEEPEST => {
                 if self.places.groups.binary_search(&row).is_ok() {
                     self.mark_transfers(&mut inner);
-                    let own = shared(self.module, &inner, |_, _, _| true);
+                    let own = shared(self.module, &inner, self.is_gpu, |_, _, _| true);
                     inner.shared.extend(own);
                     mark_slices(&mut inner);
                 }
@@ -435,7 +444,7 @@ impl Layout<'_> {
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
                 self.mark_transfers(&mut graph);
-                let own = shared(self.module, &graph, |_, _, _| true);
+                let own = shared(self.module, &graph, self.is_gpu, |_, _, _| true);
                 graph.shared.extend(own);
                 share_states(&mut graph);
                 graph

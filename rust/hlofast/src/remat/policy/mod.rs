@@ -300,9 +300,11 @@ impl Policies {
         (is_whole, is_apart, chip): (bool, bool, Option<Chip>),
     ) -> Result<Self, NoPolicies> {
         let before = Some(Before::new(module, cost, local, is_whole));
-        let laid = match scans_before(module, cost, attribution, local, true) {
+        let is_gpu = chip == Some(Chip::Gpu);
+        let laid = match scans_before(module, cost, attribution, local, (true, is_gpu)) {
             Err(NoPolicies::NoLayers) => {
-                let own = Stepped::unscheduled(module, cost, attribution, local, is_apart);
+                let how = (is_apart, is_gpu);
+                let own = Stepped::unscheduled(module, cost, attribution, local, how);
                 let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
                 if !stepped.graph.on_host.is_empty() {
                     return Err(NoPolicies::Offloaded);
@@ -318,7 +320,7 @@ impl Policies {
         }
         let may_wait = laid.may_wait;
         let own = Self { before, ..Self::of_laid(module, laid, chip) };
-        match may_wait.then(|| scans_before(module, cost, attribution, local, false)) {
+        match may_wait.then(|| scans_before(module, cost, attribution, local, (false, is_gpu))) {
             Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list, chip))),
             _ => Ok(own),
         }

@@ -316,7 +316,7 @@ impl Finder<'_> {
                 }
             };
         }
-        // It belongs to what reads it.
+        // Such a row before the first layer belongs to the layer that reads it.
         for at in nodes().rev().filter(|at| self.before[*at].is_none()) {
             let users = self.graph.users(at as u32).iter().map(|own| *own as usize);
             let users = users.filter(|own| self.is_forward(*own));

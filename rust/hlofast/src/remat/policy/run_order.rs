@@ -92,10 +92,11 @@ pub fn gathered_weights<'a>(
 
 /// The cheap values that several products read, which XLA computes once: not slices of stacks, which
 /// are in memory already. `are_together` tells whether two products that read a value use
-/// what one step computes.
+/// what one step computes. On GPUs also those that one product reads: libraries of matmuls read buffers.
 pub fn shared(
     module: &Module,
     graph: &Graph,
+    is_gpu: bool,
     are_together: impl Fn(u32, u32, u32) -> bool,
 ) -> Vec<u32> {
     let is_wide = |node: u32| {
@@ -104,7 +105,10 @@ pub fn shared(
     };
     let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
     let are_several = |node: u32| {
-        let products = graph.users(node).iter().filter(is_product);
+        let mut products = graph.users(node).iter().filter(is_product);
+        if is_gpu {
+            return products.next().is_some();
+        }
         let mut rest = products.clone().skip(1);
         products.zip(&mut rest).any(|(a, b)| are_together(node, *a, *b))
     };

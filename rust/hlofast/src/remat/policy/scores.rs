@@ -4,9 +4,9 @@
 //! over that of the weights. Where the scores run again, their readers compute from the product of `query` and `key`.
 //! With one query head for each key head, the products that read the weights or the gradient of the scores make them
 //! in their own fusions. With several, the product has the heads of a group last, and what is written depends on the
-//! chip: libtpu 0.0.42 for v5e writes neither, for v6e the gradient of the scores, and for v5p also the weights, which
-//! it does for all scores with a mask. The gradient is then not written over that of the weights, whose dimensions are
-//! in another order. Judged by `benches/policy_accuracy.py`.
+//! chip: libtpu 0.0.42 for v5e writes neither, for v6e the gradient of the scores, and for v5p also the weights, if the
+//! scores have a mask, in groups or not. The gradient is then not written over that of the weights, whose dimensions
+//! are in another order. Judged by `benches/policy_accuracy.py`.
 
 use super::base::Timeline;
 use super::fixed::Fixed;
@@ -24,7 +24,7 @@ const IN_GROUPS: usize = 5;
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
 
-/// A TPU whose compiler is known to write other scores than that of other TPUs.
+/// A device for which XLA is known to write other values than for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chip {
     /// TPU v5e.
@@ -33,15 +33,18 @@ pub enum Chip {
     V5p,
     /// TPU v6e.
     V6e,
+    /// Any GPU.
+    Gpu,
 }
 
 impl Chip {
-    /// The chip of a device of the table of devices.
-    pub fn of(device: &str) -> Option<Self> {
-        match device {
-            "tpu-v5e" => Some(Chip::V5e),
-            "tpu-v5p" => Some(Chip::V5p),
-            "tpu-v6e" => Some(Chip::V6e),
+    /// The chip of a device and its backend, as the table of devices has them.
+    pub fn of(device: &str, backend: &str) -> Option<Self> {
+        match (device, backend) {
+            ("tpu-v5e", _) => Some(Chip::V5e),
+            ("tpu-v5p", _) => Some(Chip::V5p),
+            ("tpu-v6e", _) => Some(Chip::V6e),
+            (_, "gpu") => Some(Chip::Gpu),
             _ => None,
         }
     }
@@ -64,7 +67,7 @@ pub struct Scores {
     pub is_single: bool,
     /// Whether the text writes the gradient of the scores over that of the weights.
     is_over: bool,
-    /// Whether XLA writes the weights again.
+    /// Whether XLA writes the weights again; false if unknown, as on most chips.
     pub writes_weights: bool,
     /// Whether it writes the gradient of the scores, if the product runs again and if it is kept; None if unknown.
     writes_gradient: [Option<bool>; 2],
@@ -92,7 +95,7 @@ pub fn with_scores(
     chip: Option<Chip>,
 ) -> Vec<Fixed> {
     let is_scheduled = module.is_scheduled();
-    if is_scheduled && Backend::of_module(module) != Backend::Tpu {
+    if chip == Some(Chip::Gpu) || is_scheduled && Backend::of_module(module) != Backend::Tpu {
         return fixed;
     }
     for (own, scan) in fixed.iter_mut().zip(scans) {

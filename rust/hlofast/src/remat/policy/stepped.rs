@@ -160,13 +160,13 @@ impl Stepped {
     }
 
     /// That of a module that is not scheduled, with the bytes of `local`; None if it has no layers or is
-    /// too large.
+    /// too large. `is_gpu` if XLA compiles it for a GPU.
     pub fn unscheduled(
         module: &Module,
         cost: &Cost,
         attribution: &Attribution,
         local: &Local,
-        is_apart: bool,
+        (is_apart, is_gpu): (bool, bool),
     ) -> Option<(Self, Timeline)> {
         let mut graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
         // Calls are opened. What layers share, such as an activation function, is known by its call.
@@ -182,7 +182,8 @@ impl Stepped {
         let phases: Vec<Phase> = nodes.iter().map(|node| phase(node.row)).collect();
         let layer: Vec<Option<u32>> =
             nodes.iter().map(|node| own.layers.of_row(node.row)).collect();
-        let layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
+        let mut layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
+        layout.is_gpu = is_gpu;
         let laid = lay_out_layers(layout, &mut own.graph, &phases, &layer, phase);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (graph, mut steps, held) = (&own.graph, laid.runs, laid.held);

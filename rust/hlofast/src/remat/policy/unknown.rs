@@ -210,8 +210,8 @@ pub fn is_kept_apart(module: &Module, row: Row) -> bool {
     attributes.is_some_and(|own| own.windows(KEPT.len()).any(|part| part == KEPT))
 }
 
-/// Whether a shape can be that of the weight of a product: it has two dimensions at least, which a counter of iterations
-/// or a bias has not, and is no mask.
+/// Whether a shape can be that of the weight of a product: it has two dimensions at least, unlike counters of
+/// iterations and biases, and its elements are not predicates, unlike those of masks.
 fn is_matrix(module: &Module, shape: ShapeId) -> bool {
     let Some(array) = module.shapes().array(shape) else { return false };
     let long = |size: &Dimension| size.bound().is_some_and(|size| size > 1);
