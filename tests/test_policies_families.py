@@ -93,6 +93,12 @@ def test_an_encoder_before_the_layers_is_not_in_the_first():
     assert abs(again / compiled - 1) < 0.002
 
 
+def test_matmuls_under_vmap_may_have_a_batch_dimension_that_the_text_lost():
+    notes = {note.code: note for note in policies("circle", "after").notes}
+    assert notes["policy-vmap"].figures["count"] == 6
+    assert "policy-vmap" not in {note.code for note in policies("circle", "before").notes}
+
+
 def test_policies_that_are_not_modelled_are_not_said_to_be_useless():
     verdict = hlofast.loads(texts()["clicks.none"], device="tpu-v5e").verdict()
     assert verdict.module.remat().policies is None

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from hlofast._policies import Policies
 
 EVERYTHING = "everything_saveable"
+PLAIN_DOTS = "dots_with_no_batch_dims_saveable"
 BUILT_IN = {
     "nothing_saveable": (),
-    "dots_with_no_batch_dims_saveable": ("matmul",),
+    PLAIN_DOTS: ("matmul",),
     "dots_saveable": ("matmul", "batched_matmul"),
     EVERYTHING: ("matmul", "batched_matmul", "ragged_matmul", "kernel", "collective", "other"),
 }

@@ -266,6 +266,11 @@ NO_WIRE_BYTES = (
     "bytes that a policy sends for recomputation are unknown where a recomputed collective has "
     "unknown device groups, or runs an unknown number of times"
 )
+UNDER_VMAP = (
+    "{count} of the matmuls that {policy} saves are under jax.vmap: a text after optimisation does "
+    "not say whether the mapped dimension is one of their batch dimensions; if it is, JAX saves "
+    "none of them under this policy, the peak is lower, and they run again"
+)
 NOT_EVERYTHING = (
     "everything_saveable cannot be modelled from a text whose layers are checkpointed: the text "
     "does not show the elementwise values that JAX would keep; give a text compiled without "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _policy_fields as fields
 from hlofast import _policy_units, devices
-from hlofast._policy import EVERYTHING
+from hlofast._policy import EVERYTHING, PLAIN_DOTS
 from hlofast._result import Note
 
 TYPE_CHECKING = False
@@ -89,6 +89,12 @@ def _of_unknown(policies: Policies) -> Iterator[Note]:
         yield Note("policy-recomputed", text)
     if policies._why_not_everything is not None:
         yield Note("policy-everything", policies._why_not_everything)
+    plain = next((own for own in policies._built_in if own.name == PLAIN_DOTS), None)
+    if plain is not None and not policies.is_modelled:
+        mapped = sum("vmap(" in (name or "") for name in plain.saved.values("op_name"))
+        if mapped:
+            text = fields.UNDER_VMAP.format(count=mapped, policy=PLAIN_DOTS)
+            yield Note("policy-vmap", text, count=mapped)
     known = [policies.as_compiled, *policies._built_in]
     if any(own.recomputed_flops is None for own in known):
         yield Note("policy-flops", fields.NO_KERNELS)
