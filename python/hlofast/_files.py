@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hlofast import _core
 
@@ -72,13 +72,15 @@ def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
         with open(path, "wb") as device:
             yield device
         return
-    with noted(temporary), open(temporary, "xb") as file:
+    with noted(temporary):
+        # An interrupt may come as soon as the file exists, and after it has been renamed.
         try:
-            yield file
-            file.close()
+            with open(temporary, "xb") as file:
+                yield file
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
             raise
 
 
