@@ -82,7 +82,7 @@ PROMISES = (
     ("experts.idle_axis", ("replicated-compute",), "flops"),
     ("experts.logits_in_full", ("replicated-compute",), "flops"),
     ("tied.logits_in_full", ("replicated-compute",), "flops"),
-    ("tied.logits_in_full", ("logits-in-full",), "peak"),
+    ("tied.logits_in_full", ("logits-in-full",), "allocated"),
     ("decoder.checkpoint_twice", ("recomputed-twice",), "flops"),
     ("encoder.checkpoint_twice", ("recomputed-twice",), "flops"),
     ("decoder.summed_again", ("recomputed-collectives",), "payload"),
@@ -91,46 +91,46 @@ PROMISES = (
     ("decoder.wide_product", ("float32-activations",), "payload"),
     ("tied.wide_product", ("float32-activations",), "payload"),
     ("tied.wide_stream", ("float32-activations",), "payload"),
-    ("decoder.wide_stream", ("float32-residuals",), "peak"),
-    ("encoder.wide_product", ("float32-residuals",), "peak"),
+    ("decoder.wide_stream", ("float32-residuals",), "allocated"),
+    ("encoder.wide_product", ("float32-residuals",), "allocated"),
     ("decoder.one_hot", ("one-hot-matmul",), "flops"),
     ("experts.one_hot", ("one-hot-matmul",), "flops"),
     ("tied.one_hot", ("one-hot-matmul",), "flops"),
-    ("decoder.whole_moments", ("replicated-parameter",), "peak"),
-    ("experts.none", ("replicated-parameter",), "peak"),
-    ("experts.whole_moments", ("replicated-parameter",), "peak"),
-    ("tied.whole_state", ("replicated-parameter",), "peak"),
-    ("tied.undonated", ("undonated-state",), "peak"),
+    ("decoder.whole_moments", ("replicated-parameter",), "allocated"),
+    ("experts.none", ("replicated-parameter",), "allocated"),
+    ("experts.whole_moments", ("replicated-parameter",), "allocated"),
+    ("tied.whole_state", ("replicated-parameter",), "allocated"),
+    ("tied.undonated", ("undonated-state",), "allocated"),
     ("tied.gathered_each", ("loop-invariant-collective",), "payload"),
     ("grouped.moved_scores", ("resharded-scores",), "payload"),
-    ("grouped.wide_stream", ("float32-residuals",), "peak"),
+    ("grouped.wide_stream", ("float32-residuals",), "allocated"),
     ("shared.summed_apart", ("reduced-twice",), "payload"),
 )
 """Each promise is compared with what the twin measures."""
 UNSEEN = (
     ("neox.summed_again", ("recomputed-collectives",), "payload"),
-    ("neox.undonated", ("undonated-state",), "peak"),
+    ("neox.undonated", ("undonated-state",), "allocated"),
     ("t5.one_hot", ("one-hot-matmul",), "flops"),
-    ("t5.wide_product", ("float32-residuals",), "peak"),
+    ("t5.wide_product", ("float32-residuals",), "allocated"),
     ("t5.batch_gathered", ("batch-gathered",), "payload"),
-    ("t5.undonated", ("undonated-state",), "peak"),
+    ("t5.undonated", ("undonated-state",), "allocated"),
     ("vit.wide_stream", ("float32-activations",), "payload"),
     ("vit.idle_axis", ("replicated-compute",), "flops"),
-    ("vit.whole_moments", ("replicated-parameter",), "peak"),
-    ("dit.wide_modulation", ("float32-residuals",), "peak"),
-    ("dit.whole_average", ("replicated-parameter",), "peak"),
+    ("vit.whole_moments", ("replicated-parameter",), "allocated"),
+    ("dit.wide_modulation", ("float32-residuals",), "allocated"),
+    ("dit.whole_average", ("replicated-parameter",), "allocated"),
     ("dit.checkpoint_twice", ("recomputed-twice",), "flops"),
     ("switched.wide_dispatch", ("float32-activations",), "payload"),
     ("switched.one_hot", ("one-hot-matmul",), "flops"),
-    ("vocabulary.logits_in_full", ("logits-in-full",), "peak"),
+    ("vocabulary.logits_in_full", ("logits-in-full",), "allocated"),
     ("pipeline.each_stage", ("replicated-compute",), "flops"),
-    ("pipeline.each_stage", ("logits-in-full",), "peak"),
-    ("lora.wide_adapter", ("float32-residuals",), "peak"),
-    ("towers.wide_product", ("float32-residuals",), "peak"),
+    ("pipeline.each_stage", ("logits-in-full",), "allocated"),
+    ("lora.wide_adapter", ("float32-residuals",), "allocated"),
+    ("towers.wide_product", ("float32-residuals",), "allocated"),
     ("sequence.moved_scores", ("resharded-scores",), "payload"),
     ("sequence.wide_norm", ("float32-activations",), "payload"),
     ("bound.one_hot", ("one-hot-matmul",), "flops"),
-    ("bound.logits_in_full", ("logits-in-full",), "peak"),
+    ("bound.logits_in_full", ("logits-in-full",), "allocated"),
     ("bound.logits_in_full", ("replicated-compute",), "flops"),
 )
 """Promises of train steps that no rule had seen when they were written."""
@@ -139,31 +139,31 @@ LATER = (
     ("gemma.wide_product", ("float32-activations",), "payload"),
     ("gemma.late_cast", ("float32-activations",), "payload"),
     ("gemma.summed_again", ("recomputed-collectives",), "payload"),
-    ("residual.wide_stream", ("float32-residuals",), "peak"),
-    ("residual.undonated", ("undonated-state",), "peak"),
+    ("residual.wide_stream", ("float32-residuals",), "allocated"),
+    ("residual.undonated", ("undonated-state",), "allocated"),
     ("routed.one_hot", ("one-hot-matmul",), "flops"),
     ("routed.idle_axis", ("replicated-compute",), "flops"),
     ("speech.one_hot", ("one-hot-matmul",), "flops"),
     ("speech.batch_gathered", ("batch-gathered",), "payload"),
-    ("speech.whole_moments", ("replicated-parameter",), "peak"),
+    ("speech.whole_moments", ("replicated-parameter",), "allocated"),
     ("speech.checkpoint_twice", ("recomputed-twice",), "flops"),
 )
 """Promises of train steps that were written after the rules had been mended once."""
 FINAL = (
     ("latent.wide_latent", ("float32-activations",), "payload"),
     ("latent.logits_in_full", ("replicated-compute",), "flops"),
-    ("latent.logits_in_full", ("logits-in-full",), "peak"),
+    ("latent.logits_in_full", ("logits-in-full",), "allocated"),
     ("latent.summed_again", ("recomputed-collectives",), "payload"),
-    ("gated.wide_stream", ("float32-residuals",), "peak"),
-    ("gated.whole_moments", ("replicated-parameter",), "peak"),
+    ("gated.wide_stream", ("float32-residuals",), "allocated"),
+    ("gated.whole_moments", ("replicated-parameter",), "allocated"),
     ("gated.checkpoint_twice", ("recomputed-twice",), "flops"),
     ("graphs.one_hot", ("one-hot-matmul",), "flops"),
     ("graphs.batch_gathered", ("batch-gathered",), "payload"),
     ("graphs.batch_gathered", ("replicated-compute",), "flops"),
-    ("graphs.undonated", ("undonated-state",), "peak"),
+    ("graphs.undonated", ("undonated-state",), "allocated"),
     ("preferred.idle_axis", ("replicated-compute",), "flops"),
-    ("preferred.whole_state", ("replicated-parameter",), "peak"),
-    ("preferred.logits_in_full", ("logits-in-full",), "peak"),
+    ("preferred.whole_state", ("replicated-parameter",), "allocated"),
+    ("preferred.logits_in_full", ("logits-in-full",), "allocated"),
 )
 """Promises of train steps that were written after all rules, chosen before the first reading."""
 
@@ -200,9 +200,9 @@ def twin(name):
 
 def measured(name, kind):
     """One figure of the compiled train step."""
-    if kind == "peak":
+    if kind == "allocated":
         return truth()[name]
-    if kind == "live":
+    if kind == "peak":
         # XLA's peak to 0.01 %: `benches/memory_accuracy.py`.
         return module(name).memory().xla_peak
     if kind == "flops":
@@ -214,10 +214,10 @@ def measured(name, kind):
 def stake(name, codes, kind):
     """What the findings of these rules promise together."""
     found = [own for own in module(name).lint() if own.code in codes]
-    keys = {"payload": "bytes", "flops": "flops", "peak": "peak_bytes", "live": "peak_bytes"}
+    keys = {"payload": "bytes", "flops": "flops", "allocated": "peak_bytes", "peak": "peak_bytes"}
 
     def promised(finding):
-        if kind == "peak" and finding.allocated_bytes is not None:
+        if kind == "allocated" and finding.allocated_bytes is not None:
             return finding.allocated_bytes
         # Where the heap is not packed anew, the gaps between its values stay as they are.
         return getattr(finding, keys[kind]) or 0
@@ -249,11 +249,11 @@ def judge(name, codes, kind):
 
 def without_gaps(record):
     """The promise of the peak, which has no gaps, and what it is compared with; None for others."""
-    if record["kind"] != "peak":
+    if record["kind"] != "allocated":
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return judge(record["name"], record["rules"], "live")
+        return judge(record["name"], record["rules"], "peak")
 
 
 def main():
@@ -265,13 +265,13 @@ def main():
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
         ratio = "    -" if own["ratio"] is None else f"{own['ratio']:5.2f}"
-        live = ""
+        beside = ""
         if peak := without_gaps(own):
             own["without_gaps"] = {key: peak[key] for key in ("promised", "measured", "ratio")}
-            live = f" (without gaps {peak['ratio']:.2f} of {peak['measured']:,})"
+            beside = f" (without gaps {peak['ratio']:.2f} of {peak['measured']:,})"
         print(
-            f"{own['name']:26} {'+'.join(own['rules']):26} {own['kind']:8} promised"
-            f" {own['promised']:20,} measured {own['measured']:20,} ratio {ratio}{live}"
+            f"{own['name']:26} {'+'.join(own['rules']):26} {own['kind']:9} promised"
+            f" {own['promised']:20,} measured {own['measured']:20,} ratio {ratio}{beside}"
             f" {own['lines']}"
         )
     # Faults that the compiler removes promise nothing, and the twin measures nothing.

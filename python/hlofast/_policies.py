@@ -96,12 +96,6 @@ class Policies:
         return self.module.summary().backend or of_device
 
     @property
-    def _device(self) -> tuple[str, str] | None:
-        """The name and the backend of the device, if it is known."""
-        device = self._remat.device
-        return None if device is None else _name_and_backend(devices.get(device))
-
-    @property
     def iteration(self) -> str:
         """What a policy is applied to: `layer`, `time step` (of a recurrence) or `pipeline tick`.
 
@@ -552,8 +546,10 @@ class Policies:
         return of_rows(described, [tuple(rows[at].values()) for at in numbers])
 
 
-def _name_and_backend(device: devices.Device) -> tuple[str, str]:
-    return device.name, device.backend
+def device_of(remat: Remat) -> tuple[str, str] | None:
+    """The name and the backend of the device, if it is known."""
+    device = None if remat.device is None else devices.get(remat.device)
+    return None if device is None else (device.name, device.backend)
 
 
 def policies_of(remat: Remat) -> Policies | str:
@@ -574,9 +570,7 @@ def policies_of(remat: Remat) -> Policies | str:
     # Times of rows without a schedule are those of neither one device nor fusions.
     seconds = remat._time() if remat.module.is_scheduled else None
     try:
-        data = remat._data.policies(
-            seconds, host, device=None if device is None else _name_and_backend(device)
-        )
+        data = remat._data.policies(seconds, host, device=device_of(remat))
     except ValueError as error:
         reason, *rows = error.args
         loops = [remat.module.instructions[row].name for row in rows]

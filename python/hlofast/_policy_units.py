@@ -148,10 +148,11 @@ def peaks_apart(policies: Policies, shown: Sequence[Policy]) -> dict[str, tuple[
 
     First if each function of a layer is checkpointed by itself, then if all are together.
     """
+    from hlofast._policies import device_of
     from hlofast._policy import BUILT_IN, RECOMPUTED
 
     try:
-        apart = policies._remat._data.policies(None, None, True, policies._device)
+        apart = policies._remat._data.policies(None, None, True, device_of(policies._remat))
     except ValueError:
         return {}
     rows = Table(apart.savable()).to_pylist()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from hlofast import _text as output
-from hlofast._context import device_for
 from hlofast._verdict_figures import short, short_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hlofast._policies import Policies
-    from hlofast._remat import Remat
     from hlofast._verdict import Verdict
 
 LEAST_GAIN = 0.01
@@ -113,20 +110,9 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     ]
 
 
-def _remat(verdict: Verdict) -> Remat:
-    hbm = None if verdict.hbm is None else int(verdict.hbm)
-    device = device_for(verdict.module, None)
-    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh)
-
-
-def _policies(verdict: Verdict) -> Policies | None:
-    return _remat(verdict).policies
-
-
 def has_unknown_policies(verdict: Verdict) -> bool:
     """Whether the step keeps values for its backward pass, but its policies are not modelled."""
-    remat = _remat(verdict)
-    return remat.policies is None and len(remat.residuals) > 0
+    return verdict.remat.policies is None and len(verdict.remat.residuals) > 0
 
 
 def _policy(verdict: Verdict) -> str | None:
@@ -134,7 +120,7 @@ def _policy(verdict: Verdict) -> str | None:
 
     None if neither is known.
     """
-    policies = _policies(verdict)
+    policies = verdict.remat.policies
     chosen = None if policies is None else policies.chosen
     if policies is None or chosen is None:
         return None
@@ -166,7 +152,7 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
     step = next(figure.value for figure in verdict.figures if figure.key == "step")
     if step is None or verdict.hbm is None:
         return []
-    policies = _policies(verdict)
+    policies = verdict.remat.policies
     if policies is None or policies.peak > verdict.hbm:
         return []
     chosen = policies.chosen

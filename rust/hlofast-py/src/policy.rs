@@ -3,7 +3,9 @@
 
 use crate::held::Held;
 use crate::table_builder::to_list;
-use hlofast::remat::policy::{Fate, Host, NoPolicies, Outcome, Policies, Prices, choose, frontier};
+use hlofast::remat::policy::{
+    Chip, Fate, Host, NoPolicies, Outcome, Policies, Prices, choose, frontier,
+};
 use hlofast::table::{row_or_none, savable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -45,9 +47,9 @@ impl PolicyData {
         held: Arc<Held>,
         timing: Option<Timing>,
         host: Option<(f64, Option<i64>)>,
-        (device, is_apart): (Option<(&str, &str)>, bool),
+        (chip, is_apart): (Option<Chip>, bool),
     ) -> Result<Self, NoPolicies> {
-        let policies = held.stage.policies(device, is_apart)?;
+        let policies = held.stage.policies(chip, is_apart)?;
         let host = host.filter(|_| !policies.is_grouped());
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
         Ok(Self { held, policies, timing, host })

@@ -10,6 +10,7 @@ use crate::time::TimeData;
 use hlofast::flow::Phase;
 use hlofast::ir::{Module, Row};
 use hlofast::memory::{Options, Tables};
+use hlofast::remat::policy::Chip;
 use hlofast::remat::{Counting, PlanOptions, Report, parameters_read};
 use hlofast::table;
 use pyo3::exceptions::PyValueError;
@@ -135,9 +136,9 @@ impl RematData {
         device: Option<(String, String)>,
     ) -> PyResult<PolicyData> {
         let timing = time.map(|time| time.get().timing());
-        let device = device.as_ref().map(|(name, backend)| (name.as_str(), backend.as_str()));
+        let chip = device.and_then(|(name, backend)| Chip::of(&name, &backend));
         let found =
-            py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host, (device, apart)));
+            py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host, (chip, apart)));
         found.map_err(|reason| match reason.row() {
             Some(row) => PyValueError::new_err((reason.as_str(), row.0)),
             None => PyValueError::new_err(reason.as_str()),

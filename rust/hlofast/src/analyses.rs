@@ -19,7 +19,7 @@ use crate::flow::{Attribution, Callers, Sources, attribution};
 use crate::ir::{Module, Opcode, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{self, Change, Frame, Memory, MemoryError, Packing, Tables, XlaAccount};
-use crate::remat::policy::{Chip, Counted, NoPolicies, Policies};
+use crate::remat::policy::{Chip, Counted, How, NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
@@ -375,24 +375,15 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// The layers, and what they would need under other checkpoint policies; why not, if memory cannot
     /// be counted or the model covers no layers. The functions of a layer without a loop are taken by themselves
-    /// if `is_apart` and the text does not tell whether they are checkpointed together.
-    /// `device` is the name of the device and its backend; None for that of the context.
-    pub fn policies(
-        &self,
-        device: Option<(&str, &str)>,
-        is_apart: bool,
-    ) -> Result<Policies, NoPolicies> {
-        let of_context = || {
-            let device = self.context.device.as_ref()?;
-            Some((device.name.as_str(), device.backend.as_str()))
-        };
-        let chip = device.or_else(of_context).and_then(|(name, backend)| Chip::of(name, backend));
+    /// if `is_apart` and the text does not tell whether they are checkpointed together. `chip` is that of the
+    /// device, if it is known and matters.
+    pub fn policies(&self, chip: Option<Chip>, is_apart: bool) -> Result<Policies, NoPolicies> {
         if !self.module().is_scheduled() {
             let devices = self.devices_together();
             let mesh = self.derived_mesh().map(|derived| &derived.mesh);
             let local = Local::new(self.module(), mesh, devices).ok_or(NoPolicies::Memory)?;
             let (cost, attribution) = (self.cost(), self.attribution());
-            let how = (devices > 1, is_apart, chip);
+            let how = How { is_whole: devices > 1, is_apart, chip };
             return Policies::before_schedule(self.module(), cost, attribution, &local, how);
         }
         let peak = self.counted_peak().ok_or(NoPolicies::Memory)?;
@@ -452,8 +443,6 @@ impl<M: Borrow<Module>> Analyses<M> {
         let is_too_large = &is_too_large;
         let is_partitioned = self.is_partitioned();
         let allocated = OnceLock::new();
-        let as_is = || self.needed(&Change::default(), i64::MAX)?.allocated;
-        let allocated = || *allocated.get_or_init(as_is);
         let memory_falls = |change: &Change| self.memory_falls(change, &allocated);
         let known = lint::Known {
             mesh: &mesh,
@@ -468,24 +457,25 @@ impl<M: Borrow<Module>> Analyses<M> {
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 
-    /// By how much memory falls after `change`, in XLA's account; 0 where it would rise. `allocated` gives what
-    /// XLA allocates before. None for modules without a schedule, and if memory cannot be counted.
+    /// By how much memory falls after `change`, in XLA's account; 0 where it would rise. `allocated` holds what
+    /// XLA allocates before, once it is asked for. None for modules without a schedule, and if memory cannot be
+    /// counted.
     fn memory_falls(
         &self,
         change: &Change,
-        allocated: &dyn Fn() -> Option<i64>,
+        allocated: &OnceLock<Option<i64>>,
     ) -> Option<lint::Falls> {
         let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
         let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
         let after = self.needed(change, before)?;
         let less =
             |before: i64, after: i64| u64::try_from(before.saturating_sub(after)).unwrap_or(0);
-        let allocated = || Some(less(allocated()?, after.allocated?));
-        let is_packed = after.allocated.is_some();
-        Some(lint::Falls {
-            peak: less(before, after.peak),
-            allocated: is_packed.then(allocated).flatten(),
-        })
+        let as_is = || self.needed(&Change::default(), i64::MAX)?.allocated;
+        let allocated = after.allocated.and_then(|after| {
+            let before = *allocated.get_or_init(as_is);
+            Some(less(before?, after))
+        });
+        Some(lint::Falls { peak: less(before, after.peak), allocated })
     }
 
     /// The memory after `change` of a program whose peak is `peak`.
@@ -494,19 +484,19 @@ impl<M: Borrow<Module>> Analyses<M> {
         memory::memory_after(self.module(), frame, of_device, change, peak).ok()
     }
 
-    /// The HBM of the context's device for programs, if it is known.
+    /// The HBM for programs on one JAX device of the context's chip, if it is known.
     fn usable(&self) -> Option<i64> {
-        let bytes = self.context.device.as_ref()?.hbm_usable_bytes?;
+        let device = self.context.device.as_ref()?;
+        let bytes = device.share(device.hbm_usable_bytes)?;
         (bytes >= 1.0).then_some(bytes as i64)
     }
 
     /// Whether the step needs more memory than the device has; false if either is unknown.
     fn is_too_large(&self) -> bool {
-        let device = self.context.device.as_ref().filter(|_| self.devices_together() == 1);
-        let Some(most) = device.and_then(|device| device.share(device.hbm_usable_bytes)) else {
+        let Some(most) = self.usable().filter(|_| self.devices_together() == 1) else {
             return false;
         };
-        self.counted_peak().is_some_and(|peak| peak as f64 > most)
+        self.counted_peak().is_some_and(|peak| peak > most)
     }
 
     /// The pipeline stages.

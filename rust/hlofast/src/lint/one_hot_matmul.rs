@@ -19,7 +19,7 @@ use super::program::{Program, bytes, counted, grouped, percent};
 use super::reduced_twice::adds;
 use super::resharded_scores::sizes;
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts, copies_part, is_concatenation};
+use super::walk::{Trail, converts};
 use crate::flow::Phase;
 use crate::ir::{CallRole, Dimension, Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
@@ -52,9 +52,6 @@ fn spreads(opcode: Opcode) -> bool {
 /// How deep sums of iotas and shifts are followed.
 const DEEPEST_SUM: usize = 4;
 
-/// Steps of a copy in parts: parts side by side, their ends and starts.
-const MOST_COPIES: usize = 4;
-
 /// How deep products of one-hot matrices are followed.
 const DEEPEST_PRODUCT: usize = 4;
 
@@ -71,26 +68,11 @@ fn stacked(module: &Module, trail: &Trail) -> Option<Trail> {
     is_update.then(|| written.operand(module, 1)).flatten()
 }
 
-/// What the array at `trail` is a copy of, if the compiler moved it in parts to fast memory.
-fn moved_here(module: &Module, trail: &Trail) -> Option<Trail> {
-    let row = trail.row;
-    let is_copy = match module.opcode(row) {
-        Opcode::CustomCall => is_concatenation(module, row),
-        Opcode::AsyncStart => copies_part(module, row),
-        opcode => opcode == Opcode::AsyncDone,
-    };
-    is_copy.then(|| trail.operand(module, 0)).flatten()
-}
-
 /// The compare that makes the array at `trail` one-hot, and the size in that array of the dimension along
 /// which its iota counts.
 fn one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64)> {
     let mut resizing = Vec::new();
-    let mut trail = follow(module, trail, &mut resizing);
-    for _ in 0..MOST_COPIES {
-        let Some(from) = moved_here(module, &trail) else { break };
-        trail = follow(module, from, &mut resizing);
-    }
+    let trail = follow(module, trail, &mut resizing);
     let found = made_one_hot(module, trail, depth)?;
     let size = resizing.iter().rev().fold(found.1, |size, row| resized(module, *row, size));
     Some((found.0, size))

@@ -25,8 +25,8 @@ pub(super) const RULE: Rule = Rule {
     remedy: "give the scores one sharding: constrain the product of queries and keys with \
              jax.lax.with_sharding_constraint to the axes of the batch and of the heads, as queries, \
              keys and values are, and use no other constraint between it and the product with the values; \
-             its gradient then has the same sharding. Values change slightly where f32 scores were sent \
-             in 16 bits: they are no longer rounded",
+             its gradient then has the same sharding. Collectives that sent f32 scores in 16 bits rounded them; \
+             without these, values change slightly",
 };
 
 /// The least payload of one collective per step.

@@ -26,6 +26,8 @@ pub struct Timeline {
     bytes: Vec<i64>,
     /// By step: the row that runs.
     rows: Vec<u32>,
+    /// The bytes that were added at each step.
+    pub beyond: i64,
     /// Whether XLA has rematerialised by itself.
     is_pressed: bool,
     /// By scan: values of its backward body that a program that fits keeps.
@@ -72,6 +74,7 @@ impl Timeline {
         let mut timeline = Timeline {
             bytes: bytes?,
             rows: memory.sequence().to_vec(),
+            beyond,
             is_pressed,
             shared: Vec::new(),
         };
@@ -110,7 +113,7 @@ impl Timeline {
             *change = sum;
         }
         changes.truncate(rows.len());
-        Timeline { bytes: changes, rows, is_pressed: false, shared: Vec::new() }
+        Timeline { bytes: changes, rows, beyond: 0, is_pressed: false, shared: Vec::new() }
     }
 
     /// The bytes at each step of a module whose layers are in its entry computation; rows run at the steps

@@ -13,8 +13,9 @@
 
 use super::NoPolicies;
 use super::base::Timeline;
+use super::chip::Chip;
 use super::graph::MOST_ROWS;
-use super::layout::{LaidOut, lay_out};
+use super::layout::{LaidOut, Layout, lay_out};
 use super::pairs::find;
 use super::scans::Scan;
 use crate::cost::Cost;
@@ -46,6 +47,25 @@ impl Before {
     }
 }
 
+/// How a module that is not scheduled is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Whether its shapes cover several devices.
+    pub is_whole: bool,
+    /// Of layers without a loop: whether each function is taken by itself if the text does not tell whether they are
+    /// checkpointed together.
+    pub is_apart: bool,
+    /// The chip, if it is known and matters.
+    pub chip: Option<Chip>,
+}
+
+impl How {
+    /// Whether XLA compiles it for a GPU.
+    pub fn is_gpu(self) -> bool {
+        self.chip == Some(Chip::Gpu)
+    }
+}
+
 /// Scans of an unscheduled module in one order.
 pub struct LaidScans {
     pub scans: Vec<Scan>,
@@ -58,18 +78,21 @@ pub struct LaidScans {
 }
 
 /// The scans of an unscheduled module, in which gradients of weights wait until the end of a layer if they may
-/// and `wait`; `is_gpu` if XLA compiles it for a GPU. An error if the model covers no scan, or if the module is too large.
+/// and `wait`. An error if the model covers no scan, or if the module is too large.
 pub fn scans_before(
     module: &Module,
     cost: &Cost,
     attribution: &Attribution,
     local: &Local,
-    (wait, is_gpu): (bool, bool),
+    how: How,
+    wait: bool,
 ) -> Result<LaidScans, NoPolicies> {
     let mut budget = MOST_ROWS;
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
-    let LaidOut { changes, rows, mut scans, may_wait, early } =
-        lay_out(module, cost, local, (places, attribution.phases(module), (wait, is_gpu)), budget)?;
+    let mut layout = Layout::new(module, cost, local, places, budget);
+    (layout.phases, layout.wait) = (attribution.phases(module), wait);
+    layout.is_gpu = how.is_gpu();
+    let LaidOut { changes, rows, mut scans, may_wait, early } = lay_out(layout)?;
     scans.sort_by_key(|scan| scan.forward);
     match scans.is_empty() {
         true => Err(NoPolicies::NoLayers),

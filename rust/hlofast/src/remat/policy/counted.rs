@@ -3,7 +3,8 @@
 //! A row may write over a value that it reads, also one whose dimensions have another order, as the gradient of the
 //! scores over that of the weights of attention. XLA's account knows that; live ranges have both values at the step.
 
-use super::{Chip, LEAST};
+use super::LEAST;
+use super::chip::Chip;
 use crate::ir::Row;
 use crate::ir::intern::BuildMix;
 use crate::memory::{LiveValue, Memory};

@@ -148,44 +148,46 @@ impl Layout<'_> {
     /// The step of the last value in memory that is made from exponentials by cheap work: the gradient of
     /// their scores.
     fn last_made(&self, graph: &Graph, steps: &Steps, exponentials: u32) -> Option<u32> {
-        let count = self.elements(graph, exponentials);
         let mut last = None;
-        let mut open = vec![exponentials];
-        for _ in 0..MOST_OPENED {
-            let Some(at) = open.pop() else { break };
-            for user in graph.users(at).iter().take(MOST_USERS).copied() {
-                let opcode = graph.nodes[user as usize].opcode;
-                if is_heavy(opcode) || self.elements(graph, user) != count {
-                    continue;
-                }
-                match graph.shared.contains(&user) {
-                    true => last = last.max(Some(steps.runs[user as usize])),
-                    false => open.push(user),
-                }
+        self.follow_cheap(graph, exponentials, |user| {
+            let is_shared = graph.shared.contains(&user);
+            if is_shared {
+                last = last.max(Some(steps.runs[user as usize]));
             }
-        }
+            !is_shared
+        });
         last
     }
 
     /// The exponentials that are made from a product by cheap work, if a sum reads them.
     fn exponentials(&self, graph: &Graph, product: u32) -> Option<u32> {
-        let count = self.elements(graph, product);
-        let mut open = vec![product];
+        let mut found = None;
+        self.follow_cheap(graph, product, |user| {
+            let users = graph.users(user).iter().take(MOST_USERS);
+            let mut readers = users.map(|own| graph.nodes[*own as usize].opcode);
+            let is_exponential = graph.nodes[user as usize].opcode == Opcode::Exponential;
+            if found.is_none() && is_exponential && readers.any(|own| own == Opcode::Reduce) {
+                found = Some(user);
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    /// Calls `goes_on` with what cheap work makes of the elements of a value, and goes on from those for which it is
+    /// true.
+    fn follow_cheap(&self, graph: &Graph, from: u32, mut goes_on: impl FnMut(u32) -> bool) {
+        let count = self.elements(graph, from);
+        let mut open = vec![from];
         for _ in 0..MOST_OPENED {
-            for user in graph.users(open.pop()?).iter().take(MOST_USERS).copied() {
-                let opcode = graph.nodes[user as usize].opcode;
-                if is_heavy(opcode) || self.elements(graph, user) != count {
-                    continue;
+            let Some(at) = open.pop() else { break };
+            for user in graph.users(at).iter().take(MOST_USERS).copied() {
+                let is_cheap = !is_heavy(graph.nodes[user as usize].opcode);
+                if is_cheap && self.elements(graph, user) == count && goes_on(user) {
+                    open.push(user);
                 }
-                let users = graph.users(user).iter().take(MOST_USERS);
-                let mut readers = users.map(|own| graph.nodes[*own as usize].opcode);
-                if opcode == Opcode::Exponential && readers.any(|own| own == Opcode::Reduce) {
-                    return Some(user);
-                }
-                open.push(user);
             }
         }
-        None
     }
 
     /// Marks cheap values that devices gather or exchange: they are in memory, as collectives' results

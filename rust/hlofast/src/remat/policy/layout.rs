@@ -36,19 +36,9 @@ pub struct LaidOut {
     pub early: Vec<(RangeInclusive<u32>, i64)>,
 }
 
-/// Lays out a module, in which gradients of weights wait until the end of a layer if they may and `wait`;
-/// `is_gpu` if XLA compiles it for a GPU. An error if it is too large, or if its layers are in groups that the
-/// model does not cover.
-pub fn lay_out(
-    module: &Module,
-    cost: &Cost,
-    local: &Local,
-    (places, phases, (wait, is_gpu)): (Places, &[Phase], (bool, bool)),
-    budget: usize,
-) -> Result<LaidOut, NoPolicies> {
-    let mut layout = Layout::new(module, cost, local, places, budget);
-    (layout.phases, layout.wait, layout.is_gpu) = (phases, wait, is_gpu);
-    let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
+/// Lays out a module. An error if it is too large, or if its layers are in groups that the model does not cover.
+pub fn lay_out(mut layout: Layout<'_>) -> Result<LaidOut, NoPolicies> {
+    let entry = layout.places.graphs.remove(&layout.module.entry()).ok_or(NoPolicies::NoLayers)?;
     let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
     let may_wait = layout.may_wait && !layout.converts_weights;
@@ -144,12 +134,12 @@ pub struct Layout<'a> {
     stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
     pub scans: Vec<Scan>,
     /// Whether gradients of weights wait until the end of a layer, if they may.
-    wait: bool,
+    pub wait: bool,
     may_wait: bool,
     pub early: Vec<(RangeInclusive<u32>, i64)>,
     converts_weights: bool,
     /// By row: its phase, in a module whose layers are in loops.
-    phases: &'a [Phase],
+    pub phases: &'a [Phase],
     /// Why the model does not cover the module.
     unknown: Option<NoPolicies>,
 }

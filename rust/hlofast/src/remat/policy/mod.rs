@@ -18,6 +18,7 @@
 mod again;
 mod base;
 mod before;
+mod chip;
 mod choose;
 mod counted;
 mod fixed;
@@ -64,12 +65,13 @@ mod unknown;
 mod unrolled;
 mod value;
 
+pub use before::How;
+pub use chip::Chip;
 pub use choose::{choose, frontier};
 pub use counted::Counted;
 pub use iterations::Iteration;
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
-pub use scores::Chip;
 pub use units::Unit;
 pub use unknown::NoPolicies;
 
@@ -281,29 +283,25 @@ impl Policies {
         let other = memory_listed(module, memory, sizes).ok()?;
         let values = other.all_values(module);
         let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
-        let own = counted_once(memory, &counted.twice(memory, &memory.all_values(module)));
-        let beyond = self.peak.checked_sub(own.into_iter().max()?)?;
         let bytes = counted_once(&other, &counted.twice(&other, &values));
-        let counted = Counted { peak: bytes.into_iter().max()?.checked_add(beyond)?, ..counted };
+        let peak = bytes.into_iter().max()?.checked_add(self.timeline.beyond)?;
+        let counted = Counted { peak, ..counted };
         let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
         listed.has_values_of(self).then_some(listed)
     }
 
-    /// The layers of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
-    /// whether its shapes cover several devices. All bytes are modelled. An error if the module has
-    /// no layers that the model covers, or is too large.
+    /// The layers of a module that is not scheduled, with the bytes of `local`. All bytes are modelled. An error if
+    /// the module has no layers that the model covers, or is too large.
     pub fn before_schedule(
         module: &Module,
         cost: &Cost,
         attribution: &Attribution,
         local: &Local,
-        (is_whole, is_apart, chip): (bool, bool, Option<Chip>),
+        how: How,
     ) -> Result<Self, NoPolicies> {
-        let before = Some(Before::new(module, cost, local, is_whole));
-        let is_gpu = chip == Some(Chip::Gpu);
-        let laid = match scans_before(module, cost, attribution, local, (true, is_gpu)) {
+        let before = Some(Before::new(module, cost, local, how.is_whole));
+        let laid = match scans_before(module, cost, attribution, local, how, true) {
             Err(NoPolicies::NoLayers) => {
-                let how = (is_apart, is_gpu);
                 let own = Stepped::unscheduled(module, cost, attribution, local, how);
                 let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
                 if !stepped.graph.on_host.is_empty() {
@@ -319,9 +317,9 @@ impl Policies {
             return Err(reason);
         }
         let may_wait = laid.may_wait;
-        let own = Self { before, ..Self::of_laid(module, laid, chip) };
-        match may_wait.then(|| scans_before(module, cost, attribution, local, (false, is_gpu))) {
-            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list, chip))),
+        let own = Self { before, ..Self::of_laid(module, laid, how.chip) };
+        match may_wait.then(|| scans_before(module, cost, attribution, local, how, false)) {
+            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list, how.chip))),
             _ => Ok(own),
         }
     }

@@ -9,6 +9,7 @@
 //! are in another order. Judged by `benches/policy_accuracy.py`.
 
 use super::base::Timeline;
+use super::chip::Chip;
 use super::fixed::Fixed;
 use super::scans::Scan;
 use super::softmax::{between, has_mask};
@@ -23,32 +24,6 @@ const IN_GROUPS: usize = 5;
 
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
-
-/// A device for which XLA is known to write other values than for others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chip {
-    /// TPU v5e.
-    V5e,
-    /// TPU v5p.
-    V5p,
-    /// TPU v6e.
-    V6e,
-    /// Any GPU.
-    Gpu,
-}
-
-impl Chip {
-    /// The chip of a device and its backend, as the table of devices has them.
-    pub fn of(device: &str, backend: &str) -> Option<Self> {
-        match (device, backend) {
-            ("tpu-v5e", _) => Some(Chip::V5e),
-            ("tpu-v5p", _) => Some(Chip::V5p),
-            ("tpu-v6e", _) => Some(Chip::V6e),
-            (_, "gpu") => Some(Chip::Gpu),
-            _ => None,
-        }
-    }
-}
 
 /// Scores of attention between a product and a stack of exponentials.
 #[derive(Clone, Copy, Debug)]

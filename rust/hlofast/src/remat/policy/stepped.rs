@@ -2,6 +2,7 @@
 //! those of its schedule, or those that it would get.
 
 use super::base::{Timeline, add, clones_of, joined};
+use super::before::How;
 use super::graph::{Graph, MOST_ROWS};
 use super::laid_layers::lay_out_layers;
 use super::laid_values::Widened;
@@ -160,13 +161,13 @@ impl Stepped {
     }
 
     /// That of a module that is not scheduled, with the bytes of `local`; None if it has no layers or is
-    /// too large. `is_gpu` if XLA compiles it for a GPU.
+    /// too large.
     pub fn unscheduled(
         module: &Module,
         cost: &Cost,
         attribution: &Attribution,
         local: &Local,
-        (is_apart, is_gpu): (bool, bool),
+        how: How,
     ) -> Option<(Self, Timeline)> {
         let mut graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
         // Calls are opened. What layers share, such as an activation function, is known by its call.
@@ -176,14 +177,14 @@ impl Stepped {
                 node.row = node.outer;
             }
         }
-        let mut own = Self::of_layers(module, attribution, graph, is_apart)?;
+        let mut own = Self::of_layers(module, attribution, graph, how.is_apart)?;
         let phase = phase_of(module, attribution);
         let nodes = &own.graph.nodes;
         let phases: Vec<Phase> = nodes.iter().map(|node| phase(node.row)).collect();
         let layer: Vec<Option<u32>> =
             nodes.iter().map(|node| own.layers.of_row(node.row)).collect();
         let mut layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
-        layout.is_gpu = is_gpu;
+        layout.is_gpu = how.is_gpu();
         let laid = lay_out_layers(layout, &mut own.graph, &phases, &layer, phase);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (graph, mut steps, held) = (&own.graph, laid.runs, laid.held);
