@@ -6,10 +6,11 @@
 
 ``tests/fixtures/planted_steps.py`` has the train steps, one fault each; those of
 ``planted_others.py`` were written and compiled before any rule was changed for them, those of
-``planted_later.py`` after that, and those of ``planted_final.py`` after the rules had been mended
-for those. The source of a twin follows the remedy; both are compiled for TPUs. Measured are payload
-of all collectives and FLOPs of all matmuls of the compiled texts, and the bytes that XLA allocates
-in HBM, gaps in its heap included; the peak without these is measured too. Nothing is compiled here.
+``planted_later.py`` after that, those of ``planted_final.py`` after the rules had been mended for
+those, and those of ``planted_fresh.py`` last. The source of a twin follows the remedy; both are
+compiled for TPUs. Measured are payload of all collectives and FLOPs of all matmuls of the compiled
+texts, and the bytes that XLA allocates in HBM, gaps in its heap included; the peak without these is
+measured too. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import warnings
 import hlofast
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
-NAMES = ("planted_steps", "planted_others", "planted_later", "planted_final")
+NAMES = ("planted_steps", "planted_others", "planted_later", "planted_final", "planted_fresh")
 FOLDERS = [FIXTURES / own for own in NAMES]
 DEVICES = {
     "decoder": "tpu-v5p",
@@ -54,6 +55,10 @@ DEVICES = {
     "gated": "tpu-v6e",
     "graphs": "tpu-v5e",
     "preferred": "tpu-v5e",
+    "parallel": "tpu-v5p",
+    "distilled": "tpu-v6e",
+    "states": "tpu-v5e",
+    "caption": "tpu-v5e",
 }
 TWINS = {
     "decoder.none": "decoder.saved",
@@ -67,6 +72,8 @@ TWINS = {
     "speech.checkpoint_twice": "speech.checkpoint_once",
     "latent.summed_again": "latent.summed_once",
     "gated.checkpoint_twice": "gated.checkpoint_once",
+    "parallel.summed_again": "parallel.summed_once",
+    "caption.summed_again": "caption.summed_once",
 }
 PROMISES = (
     # Train step, rules that find the fault, what they promise.
@@ -166,6 +173,35 @@ FINAL = (
     ("preferred.logits_in_full", ("logits-in-full",), "allocated"),
 )
 """Promises of train steps that were written after all rules, chosen before the first reading."""
+FRESH = (
+    ("parallel.logits_in_full", ("replicated-compute",), "flops"),
+    ("parallel.logits_in_full", ("logits-in-full",), "allocated"),
+    ("parallel.whole_moments", ("replicated-parameter",), "allocated"),
+    ("parallel.wide_stream", ("float32-residuals",), "allocated"),
+    ("parallel.summed_again", ("recomputed-collectives",), "payload"),
+    ("distilled.logits_in_full", ("logits-in-full",), "allocated"),
+    ("distilled.whole_state", ("replicated-parameter",), "allocated"),
+    ("distilled.wide_memory", ("float32-activations",), "payload"),
+    ("states.wide_adapter", ("float32-residuals",), "allocated"),
+    ("states.whole_moments", ("replicated-parameter",), "allocated"),
+    ("caption.wide_patches", ("float32-activations",), "payload"),
+    ("caption.logits_in_full", ("replicated-compute",), "flops"),
+    ("caption.logits_in_full", ("logits-in-full",), "allocated"),
+    ("caption.summed_again", ("recomputed-collectives",), "payload"),
+)
+"""Promises of train steps that were written after the rules had been mended for those above."""
+LAST = (
+    ("parallel.gathered", ("logits-in-full",), "allocated"),
+    ("parallel.tensor_moments", ("replicated-parameter",), "allocated"),
+    ("parallel.wide_product", ("float32-activations",), "payload"),
+    ("distilled.whole_moments", ("replicated-parameter",), "allocated"),
+    ("distilled.idle_axis", ("replicated-compute",), "flops"),
+    ("caption.gathered", ("logits-in-full",), "allocated"),
+    ("caption.whole_moments", ("replicated-parameter",), "allocated"),
+    ("caption.idle_axis", ("replicated-compute",), "flops"),
+    ("caption.wide_stream", ("float32-activations",), "payload"),
+)
+"""Promises of further faults of the same models, added after the rules had been mended for them."""
 
 
 @functools.cache
@@ -261,14 +297,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=pathlib.Path)
     given = parser.parse_args()
-    sets = (PROMISES, UNSEEN, LATER, FINAL)
+    sets = (PROMISES, UNSEEN, LATER, FINAL, FRESH, LAST)
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
         ratio = "    -" if own["ratio"] is None else f"{own['ratio']:5.2f}"
         beside = ""
         if peak := without_gaps(own):
             own["without_gaps"] = {key: peak[key] for key in ("promised", "measured", "ratio")}
-            beside = f" (without gaps {peak['ratio']:.2f} of {peak['measured']:,})"
+            part = "-" if peak["ratio"] is None else f"{peak['ratio']:.2f}"
+            beside = f" (without gaps {part} of {peak['measured']:,})"
         print(
             f"{own['name']:26} {'+'.join(own['rules']):26} {own['kind']:9} promised"
             f" {own['promised']:20,} measured {own['measured']:20,} ratio {ratio}{beside}"
@@ -288,6 +325,8 @@ def main():
         "promises of steps unseen when written",
         "promises of steps written later",
         "promises of steps written after all rules",
+        "promises of steps written last",
+        "promises of faults added after that",
     )
     rest = records
     for text, own in zip(what, sets, strict=True):
