@@ -1,7 +1,7 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
 `fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py`, `planted_others.py`,
-`planted_later.py` and `planted_final.py` for TPUs. `benches/advice_accuracy.py`
+`planted_later.py`, `planted_final.py` and `planted_fresh.py` for TPUs. `benches/advice_accuracy.py`
 compares each promise with what the twin measures, whose source follows the remedy.
 """
 
@@ -20,7 +20,13 @@ pytestmark = pytest.mark.once
 
 SOURCES = [
     (FIXTURES / f"{name}.py").read_text().splitlines()
-    for name in ("planted_steps", "planted_others", "planted_parts", "planted_final")
+    for name in (
+        "planted_steps",
+        "planted_others",
+        "planted_parts",
+        "planted_final",
+        "planted_fresh",
+    )
 ]
 LOOSE = {
     # The compiler partitions the scores of attention otherwise in the twin.
@@ -35,10 +41,6 @@ LOW = {
     "experts.batch_gathered": 0.8,
     # The twin gathers two weights once less.
     "decoder.summed_again": 0.85,
-    # The heap of the twin has other gaps.
-    "decoder.whole_moments": 0.89,
-    # The gathered logits in 16 bits go too.
-    "vocabulary.logits_in_full": 0.65,
 }
 """Promises that are lower, and by how much at most."""
 MISSED = {
@@ -87,6 +89,20 @@ CLEAN = {
     "gated.checkpoint_once": set(),
     "graphs.none": set(),
     "preferred.none": set(),
+    # Keys and values of one head are computed on every rank of `tensor`; the table is split over `fsdp` alone.
+    "parallel.none": {"recomputed-collectives", "replicated-compute", "replicated-parameter"},
+    "parallel.summed_once": {
+        "recomputed-collectives",
+        "replicated-compute",
+        "replicated-parameter",
+    },
+    "distilled.none": {"copied-parameter"},
+    "states.none": {"replicated-parameter"},
+    # The compiler keeps the stream as it is.
+    "states.wide_stream": {"replicated-parameter"},
+    # Patches of images are embedded on every rank of `model`.
+    "caption.none": {"replicated-compute"},
+    "caption.summed_once": {"replicated-compute"},
 }
 """Twins, and the rules that have findings there which are none of the planted faults."""
 
@@ -128,30 +144,41 @@ def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], ki
 
 
 LATER_LOW = {
+    # Queries, keys and values follow the scores of some layers.
     ("gemma.moved_scores", "payload"): 0.86,
     ("residual.wide_stream", "allocated"): 0.87,
-    ("latent.wide_latent", "payload"): 0.82,
-    ("latent.logits_in_full", "flops"): 0.86,
-    ("latent.logits_in_full", "allocated"): 0.55,
+    # Two gathers of one weight, which the compiler writes differently, are one in the twin.
     ("latent.summed_again", "payload"): 0.89,
+    # The compiler orders the loop over layers otherwise in the twin.
     ("gated.wide_stream", "allocated"): 0.68,
-    ("gated.whole_moments", "allocated"): 0.83,
-    ("preferred.whole_state", "allocated"): 0.78,
-    ("preferred.logits_in_full", "allocated"): 0.64,
+    ("gated.whole_moments", "allocated"): 0.85,
+    ("parallel.wide_stream", "allocated"): 0.89,
+    ("parallel.tensor_moments", "allocated"): 1.14,
+    # A sum of f32 values and one of 16-bit values are one in the twin.
+    ("parallel.wide_product", "payload"): 0.71,
+    # The backward pass does not need what is saved; the compiler adds up gradients apart.
+    ("parallel.summed_again", "payload"): 0,
+    # The compiler keeps a second 16-bit copy of the values that the adapter multiplies.
+    ("states.wide_adapter", "allocated"): 0,
 }
-"""Promises of later steps that are too low: what they are of the measured."""
+"""Promises of later steps that are too low or too high: what they are of the measured."""
 NOTHING = {"speech.checkpoint_twice", "gated.checkpoint_twice"}
 """Faults that the compiler removes: the twin runs as many matmuls."""
 
 
-@pytest.mark.parametrize(("name", "codes", "kind"), advice_accuracy.LATER + advice_accuracy.FINAL)
+@pytest.mark.parametrize(
+    ("name", "codes", "kind"),
+    advice_accuracy.LATER + advice_accuracy.FINAL + advice_accuracy.FRESH + advice_accuracy.LAST,
+)
 def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
     if name in NOTHING:
         assert own["promised"] == own["measured"] == 0
     else:
         known = LATER_LOW.get((name, kind))
-        assert own["ratio"] == pytest.approx(known or 1, abs=0.02 if known else 0.1)
+        assert own["ratio"] == pytest.approx(
+            1 if known is None else known, abs=0.1 if known is None else 0.02
+        )
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -195,6 +222,16 @@ def test_clean_twins(name: str) -> None:
         ("graphs.one_hot", "one-hot-matmul"),
         ("preferred.idle_axis", "replicated-compute"),
         ("preferred.logits_in_full", "logits-in-full"),
+        ("parallel.logits_in_full", "logits-in-full"),
+        ("parallel.logits_in_full", "replicated-compute"),
+        ("distilled.logits_in_full", "logits-in-full"),
+        ("distilled.wide_memory", "float32-activations"),
+        ("caption.wide_patches", "float32-activations"),
+        ("caption.logits_in_full", "logits-in-full"),
+        ("parallel.wide_product", "float32-activations"),
+        ("distilled.idle_axis", "replicated-compute"),
+        ("caption.gathered", "logits-in-full"),
+        ("caption.idle_axis", "replicated-compute"),
     ],
 )
 def test_the_line_is_that_of_the_fault(name: str, code: str) -> None:

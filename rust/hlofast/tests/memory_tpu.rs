@@ -2,11 +2,11 @@
 //! fixtures.
 
 use crate::support::reading;
-use hlofast::ir::Module;
 use hlofast::ir::decode::Alias;
+use hlofast::ir::{Module, Row};
 use hlofast::memory::{
-    Alike, Change, Frame, MemoryError, Options, Packing, Rule, Space, Tables, XlaAccount, memory,
-    memory_after, packing_from, xla_account,
+    Alike, Change, Frame, MemoryError, Options, Packing, Rule, Space, Spared, Tables, XlaAccount,
+    memory, memory_after, packing_from, xla_account,
 };
 use serde_json::Value;
 
@@ -154,9 +154,36 @@ fn static_results_and_reuse() {
     let alias = Alias { output_index: vec![], number: 0, index: vec![], must_alias: false };
     let donating = Change { donated: vec![alias], ..Change::default() };
     assert_eq!(after(&donating), donated.hbm_peak());
-    let halved = Alike { elements: 100, dimension: 100, parts: 2 };
+    let halved = Alike { elements: 100, dimension: 100, parts: 2, bits: None };
     let dividing = Change { divided: vec![halved], ..Change::default() };
     assert_eq!(after(&dividing), 2 * 200 + 100);
+    let rounded = Alike { parts: 1, bits: Some(16), ..halved };
+    assert_eq!(after(&Change { divided: vec![rounded], ..Change::default() }), 2 * 200 + 100);
+}
+
+/// What reads an array that is not made reads what it is made from, as in the text without that array.
+#[test]
+fn spared_arrays() {
+    let text = |made: &str, from: &str| {
+        format!(
+            "HloModule m, is_scheduled=true\n\nENTRY e {{\n  p = f32[100] parameter(0)\n  \
+             a = f32[50] slice(p), slice={{[0:50]}}\n{made}  \
+             c = f32[25] slice({from}), slice={{[0:25]}}\n  \
+             ROOT r = f32[10] slice(c), slice={{[0:10]}}\n}}\n"
+        )
+    };
+    let read = |text: String| reading::parse(text.as_bytes()).unwrap();
+    let module = read(text("  b = f32[100] concatenate(a, a), dimensions={0}\n", "b"));
+    let frame = Frame::of_text(&module).unwrap();
+    let after = |change: &Change| {
+        memory_after(&module, &frame, (None, None), change, i64::MAX).unwrap().peak
+    };
+    let (from, row) = (Row(1), Row(2));
+    let spared = Spared { row, shape: module.shape(row), from };
+    let direct = xla_account(&read(text("", "a")), None).unwrap().hbm_peak();
+    assert_eq!(after(&Change::default()), 440 + 200 + 400);
+    assert_eq!(after(&Change { spared: vec![spared], ..Change::default() }), direct);
+    assert_eq!(direct, 440 + 200 + 100);
 }
 
 /// What the text implies about pointer tables: both v4 and v5p have a megacore.

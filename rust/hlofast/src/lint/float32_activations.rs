@@ -20,7 +20,7 @@ use super::walk::{Passes, Trail, Use, converts, uses};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::cost::Backend;
 use crate::flow::Phase;
-use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
+use crate::ir::{CallRole, ElementKind, ElementType, Module, Opcode, Row, ShapeView};
 use std::collections::HashSet;
 
 pub(super) const RULE: Rule = Rule {
@@ -78,7 +78,9 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     // Where weights are f32, softmaxes and losses are not all that is f32 on purpose.
     let products = is_master.then(|| Products::new(program));
     let wide = products.as_ref().map(|products| products.wide(program)).unwrap_or_default();
+    let is_wide_forward = !wide.is_empty();
     let from = sites.len();
+    let mut others = Vec::new();
     let scores = resharded_scores::moved(program);
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
@@ -89,7 +91,7 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         if !is_wanted || collective.moved != Moved::Activation {
-            sites.extend(of_products(program, &wide, number, collective));
+            others.push(number);
             continue;
         }
         let operands = module.operands(collective.row);
@@ -108,14 +110,14 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
             && matches!(collective.kind, AllGather | AllToAll)
             && batch_gathered::gathered(program, number) == 0;
         let is_other = |products: &Products<'_>| {
-            !operands.iter().any(|row| is_stream(program, products, Row(*row)))
+            !operands.iter().any(|row| is_stream(program, products, &Trail::new(Row(*row))))
         };
         if !operands.iter().all(is_wide)
             || !operands.iter().any(is_batch)
             || operands.iter().all(is_statistic)
             || !is_moved && (is_narrowed || products.as_ref().is_some_and(is_other))
         {
-            sites.extend(of_products(program, &wide, number, collective));
+            others.push(number);
             continue;
         }
         let runs = program.runs_of(collective);
@@ -137,16 +139,43 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         sites.push(site);
     }
-    if !wide.is_empty() {
+    let wide = widened(program, products.is_some(), wide, sites.get(from..).unwrap_or_default());
+    for number in others {
+        let collective = &program.collectives.collectives[number];
+        sites.extend(of_products(program, &wide, number, collective));
+    }
+    if is_wide_forward {
         let products = sites.iter_mut().skip(from).filter(|site| site.key == 0);
         products.for_each(|site| site.remedy = Some(BOTH));
     }
-    // At least one activation besides gradients.
-    let is_activation =
-        |site: &Site| site.collective(program).is_some_and(|own| own.moved == Moved::Activation);
+    // At least one activation besides gradients. What another collective adds up is of the kind of that.
+    let is_sum = |row: &u32| {
+        let made = Trail::new(Row(*row)).follow(module, moves);
+        matches!(module.opcode(made.row), Opcode::AllReduce | Opcode::AllReduceDone)
+    };
+    let is_activation = |site: &Site| {
+        site.collective(program).is_some_and(|own| {
+            own.moved == Moved::Activation && !module.operands(own.row).iter().all(is_sum)
+        })
+    };
     if !sites.iter().skip(from).any(is_activation) {
         sites.truncate(from);
     }
+}
+
+/// The places of matmuls of f32 values: `wide`, whose results show it, and those of `sites`, which send gradients in f32.
+/// The compiler rounds results that only matmuls read, but not what is added up between devices.
+fn widened(
+    program: &Program<'_>,
+    is_master: bool,
+    mut wide: HashSet<Place>,
+    sites: &[Site],
+) -> HashSet<Place> {
+    let columns = program.module.metadata_columns();
+    let rows = sites.iter().filter(|_| is_master).flat_map(|own| own.subjects.first());
+    let rows = rows.filter(|row| program.runs(**row).phase == Phase::Backward);
+    wide.extend(rows.map(|row| program.sources().place(columns, *row)).filter(|own| own.0 >= 0));
+    wide
 }
 
 /// What else a collective sends in f32 because of a matmul of f32 values, at one of the places `wide`: its
@@ -195,6 +224,9 @@ fn made_at(program: &Program<'_>, wide: &HashSet<Place>, trail: Trail, left: &mu
     let trail = trail.follow(module, moves);
     let row = trail.row;
     let opcode = module.opcode(row);
+    if let Some(before) = summand(module, &trail) {
+        return made_at(program, wide, before, left);
+    }
     if element_type(module, row) != Some(ElementType::F32) {
         return false;
     }
@@ -209,6 +241,23 @@ fn made_at(program: &Program<'_>, wide: &HashSet<Place>, trail: Trail, left: &mu
         && (0..module.operands(row).len()).any(|index| {
             trail.operand(module, index).is_some_and(|next| made_at(program, wide, next, left))
         })
+}
+
+/// What devices or the iterations of a loop add up to the value at `trail`.
+fn summand(module: &Module, trail: &Trail) -> Option<Trail> {
+    let row = trail.row;
+    let element = trail.path().first().map(|element| *element as usize);
+    match module.opcode(row) {
+        Opcode::AllReduce | Opcode::AllReduceStart | Opcode::AllReduceDone => {
+            trail.operand(module, element.unwrap_or(0))
+        }
+        Opcode::While => {
+            let body = module.called(row, CallRole::Body)?;
+            let &next = module.operands(Row(module.computation(body).root)).get(element?)?;
+            Some(Trail::new(Row(next)))
+        }
+        _ => None,
+    }
 }
 
 /// What changes no value.

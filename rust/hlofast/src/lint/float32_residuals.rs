@@ -403,23 +403,21 @@ fn adds_product(program: &Program<'_>, products: &Products<'_>, trail: Trail, de
 /// Whether the value at `trail` is the result of a matmul with a weight that another weight multiplies.
 fn is_scaled(program: &Program<'_>, products: &Products<'_>, trail: &Trail) -> bool {
     let (module, Some(varying)) = (program.module, program.varying()) else { return false };
-    let side = |index| {
-        let side = settle(module, trail.operand(module, index)?, reduces);
-        Some(product_of(module, &side))
-    };
+    let side = |index| Some(settle(module, trail.operand(module, index)?, reduces));
     let Some(sides) = side(0).zip(side(1)) else { return false };
-    let is_own = |made: Row, scale: Row| {
-        products.is_weighted(program, made) && !varying.is_from_batch(module, scale)
+    let is_own = |made: &Trail, scale: &Trail| {
+        !varying.is_from_batch(module, product_of(module, scale))
+            && is_stream(program, products, made)
     };
     module.opcode(trail.row) == Opcode::Multiply
-        && (is_own(sides.0, sides.1) || is_own(sides.1, sides.0))
+        && (is_own(&sides.0, &sides.1) || is_own(&sides.1, &sides.0))
 }
 
-/// Whether `row` is the result of a matmul with a weight, or a sum with one.
-pub(super) fn is_stream(program: &Program<'_>, products: &Products<'_>, row: Row) -> bool {
-    let trail = settle(program.module, Trail::new(row), reduces);
+/// Whether the value at `trail` is the result of a matmul with a weight, or a sum with one.
+pub(super) fn is_stream(program: &Program<'_>, products: &Products<'_>, trail: &Trail) -> bool {
+    let trail = settle(program.module, trail.clone(), reduces);
     let is_sum = program.module.opcode(trail.row) == Opcode::Add;
-    products.is_weighted(program, trail.row)
+    products.is_weighted(program, product_of(program.module, &trail))
         || is_sum && adds_product(program, products, trail, DEEPEST)
 }
 

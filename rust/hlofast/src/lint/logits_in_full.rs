@@ -14,12 +14,14 @@ use super::constraint::{Stated, is_constraint, stated};
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use super::varying::axes_text;
+use super::varying::{Varying, axes_text};
 use super::walk::{Trail, converts};
 use crate::Provenance;
+use crate::cost::Backend;
+use crate::flow::Phase;
 use crate::ir::decode::{AttributeValue, decode};
-use crate::ir::{CallRole, Module, Opcode, Row};
-use crate::memory::Alike;
+use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row, ShapeId};
+use crate::memory::{Alike, Change, Resized, Spared};
 
 pub(super) const RULE: Rule = Rule {
     code: "logits-in-full",
@@ -35,6 +37,9 @@ pub(super) const RULE: Rule = Rule {
 
 /// The least size of a vocabulary.
 const LEAST: u64 = 2048;
+
+/// Limit on the logits for which other arrays of the program are looked through.
+const MOST_FOLLOWED: usize = 64;
 
 /// What lies between logits and the maximum: conversions, and functions of single elements.
 fn keeps(opcode: Opcode) -> bool {
@@ -139,17 +144,145 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = Some(held - held / devices);
         site = site.sum("held_bytes", held).common("devices", devices).common("vocabulary", size);
         site.key = axes;
+        let alike = |row| {
+            let elements = elements(module, row)?;
+            Some(Alike { elements, dimension: size, parts: devices, bits: None })
+        };
+        site.change.divided.extend(alike(whole));
+        let is_followed = seen.len() <= MOST_FOLLOWED;
+        if let Some(gather) = gather.filter(|_| is_followed) {
+            ungathered(program, &mut site.change, (gather, trail.row), (size, devices));
+        }
         // A weight that was gathered has the whole vocabulary too, and so has its gradient.
         let sides = module.operands(trail.row).iter().take(2).map(|row| Row(*row));
-        let weight = sides.filter(|row| {
-            let made = Trail::new(*row).follow(module, converts).row;
-            !varying.is_from_batch(module, *row) && module.opcode(made) != Opcode::Parameter
-        });
-        let alike = std::iter::once(whole).chain(weight).filter_map(|row| elements(module, row));
-        let alike = alike.map(|elements| Alike { elements, dimension: size, parts: devices });
-        site.change.divided.extend(alike);
+        for weight in sides.filter(|row| !varying.is_from_batch(module, *row)) {
+            let made = Trail::new(weight).follow(module, converts).row;
+            if module.opcode(made) != Opcode::Parameter {
+                site.change.divided.extend(alike(weight));
+            }
+            if is_followed {
+                site.change.resized.extend(resized(program, varying, weight, (axes, size)));
+            }
+        }
+        let weight = state_bytes(module, &site.change.resized);
+        if weight > 0 {
+            site = site.common("weight_bytes", weight);
+        }
         sites.push(site);
     }
+}
+
+/// What else changes if the logits that `product` makes in parts are not gathered by `gather`. A gather writes its result
+/// in the type that is sent, beside its operand, and what every device computes from all of it lies beside it in f32.
+/// Without one, compilers for TPUs keep the result of the matmul and compute the others anew in the fusions that need
+/// them, or round them to the type of the matmul of the backward pass: no twin of `benches/advice_accuracy.py` has a
+/// wider array of its size.
+fn ungathered(
+    program: &Program<'_>,
+    change: &mut Change,
+    (gather, product): (Row, Row),
+    (size, devices): (u64, u64),
+) {
+    let (module, shapes) = (program.module, program.module.shapes());
+    let array = |row| shapes.array(module.shape(row));
+    let Some((made, all)) = array(product).zip(elements(module, gather)) else { return };
+    if program.cost.backend != Backend::Tpu {
+        return;
+    }
+    let bits = Some(made.element_type.bits());
+    change.divided.iter_mut().for_each(|own| own.bits = bits);
+    let shard = Alike { elements: all / devices, dimension: size / devices, parts: 1, bits };
+    change.divided.push(shard);
+    let is_logits = |shape: ShapeId| {
+        shapes.array(shape).filter(|own| own.elements() == Some(all) && has(own, size))
+    };
+    let is_wide = |shape: &ShapeId| {
+        is_logits(*shape).is_some_and(|own| own.element_type.bits() > made.element_type.bits())
+    };
+    for row in module.computation(module.computation_of(gather)).rows().map(Row) {
+        let mut operands = module.operands(row).iter().map(|row| Row(*row));
+        let from = match module.opcode(row) {
+            Opcode::AllGather if row == gather => operands.next(),
+            opcode if opcode == Opcode::Fusion || opcode.is_elementwise() => {
+                operands.find(|operand| is_logits(module.shape(*operand)).is_some())
+            }
+            _ => None,
+        };
+        let Some(from) = from else { continue };
+        let leaves = shapes.leaves(module.shape(row));
+        let spared = leaves.filter(|leaf| row == gather || is_wide(leaf));
+        change.spared.extend(spared.map(|shape| Spared { row, shape, from }));
+    }
+}
+
+/// The arrays that shrink with the weight `side` of logits over a vocabulary of `size`, if the parameter behind it is
+/// whole along some of `axes` too: the remedy shards it, and with it the state of the optimizer and its gradient.
+/// Where several weights have its sizes, each array shrinks by its part.
+fn resized(
+    program: &Program<'_>,
+    varying: &Varying,
+    side: Row,
+    (axes, size): (u64, u64),
+) -> Vec<Resized> {
+    let (module, shapes) = (program.module, program.module.shapes());
+    let row = Trail::new(side).follow(module, shards).row;
+    let own = shapes.array(module.shape(row));
+    let is_own = module.opcode(row) == Opcode::Parameter
+        && module.computation_of(row) == module.entry()
+        && own.is_some_and(|own| has(&own, size));
+    let Some(own) = own.filter(|_| is_own) else { return Vec::new() };
+    // A weight that no axis divides may stay so: the loss can be split along its rows instead.
+    let (_, devices) = axes_text(program, varying.equal(module, row));
+    if Some(devices) == program.device_count() {
+        return Vec::new();
+    }
+    let (_, parts) = axes_text(program, varying.equal(module, row) & axes);
+    let is_like = |shape: ShapeId| {
+        shapes.array(shape).is_some_and(|array| array.dimensions().eq(own.dimensions()))
+    };
+    let phases = &program.attribution.whose(module).phase;
+    let weights = module.parameters(module.entry()).into_iter().filter(|row| {
+        is_like(module.shape(*row)) && phases.get(row.0 as usize) != Some(&Phase::Optimizer)
+    });
+    let weights = weights.count().max(1) as u64;
+    let less = |shape: ShapeId| {
+        let bytes = shapes.logical_bytes(shape).unwrap_or(0);
+        Resized { shape, bytes: bytes - (bytes - bytes / parts.max(1)) / weights }
+    };
+    shapes.ids().filter(|shape| parts > 1 && is_like(*shape)).map(less).collect()
+}
+
+/// By how much the parameters of the program shrink: the weight, and the state that the optimizer keeps of it.
+fn state_bytes(module: &Module, resized: &[Resized]) -> u64 {
+    let shapes = module.shapes();
+    let less = |row: Row| {
+        let own = resized.iter().find(|own| own.shape == module.shape(row))?;
+        shapes.logical_bytes(own.shape)?.checked_sub(own.bytes)
+    };
+    let rows = module.parameters(module.entry()).into_iter();
+    rows.filter_map(less).fold(0, u64::saturating_add)
+}
+
+/// What lies between a parameter and a matmul that multiplies all of it.
+fn shards(opcode: Opcode) -> bool {
+    use Opcode::*;
+    converts(opcode)
+        || matches!(
+            opcode,
+            AllGather
+                | AllGatherStart
+                | AllGatherDone
+                | CollectivePermute
+                | CollectivePermuteStart
+                | CollectivePermuteDone
+                | Slice
+                | DynamicSlice
+        )
+}
+
+fn has(array: &ArrayShape<'_>, size: u64) -> bool {
+    let mut sizes = array.dimensions().filter_map(|own| own.bound());
+    sizes.any(|own| u64::try_from(own) == Ok(size))
 }
 
 /// Before partitioning: logits whose vocabulary no axis divides, although axes are left that divide neither
@@ -256,19 +389,27 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(site.figure("held_bytes")),
         bytes(site.bytes.unwrap_or(0)),
         form(site.places, "", " if all are live"),
-        site.peak().map(falls).unwrap_or_default(),
+        site.peak().map(|peak| falls(peak, site.figure("weight_bytes"))).unwrap_or_default(),
     )
 }
 
 /// By how much the peak falls. Arrays of the size of the logits shrink too: logits in f32, exponentials,
 /// their gradient. Others may then not be made at all: fusions of smaller arrays differ.
-fn falls(peak: u64) -> String {
+fn falls(peak: u64, weight: u64) -> String {
     if peak == 0 {
         return "; the peak of memory is where other values are live, and stays".to_owned();
     }
+    let weight = match weight {
+        0 => String::new(),
+        weight => format!(
+            ", and with their weight, which is whole along these axes too, its gradient and the state of \
+             the optimizer ({} of parameters)",
+            bytes(weight)
+        ),
+    };
     format!(
         "; the peak of memory falls by at least {}, with the arrays of that size which are computed \
-         from them",
+         from them{weight}",
         bytes(peak)
     )
 }

@@ -164,6 +164,14 @@ fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
             site.bytes = Some(bytes.saturating_add(payload));
             site.sums.push(Figure { name: "weight_bytes", value: payload });
             site.evidence.push(collective.row);
+        } else if backward.contains(&weight) {
+            // Gathers of one array that the partitioner writes differently stay two; often they are one afterwards.
+            let within = program.module.computation_of(program.scheduled(collective.row));
+            for site in sites.iter_mut() {
+                let row = site.subjects.first();
+                site.is_lower_bound |=
+                    row.is_some_and(|row| program.module.computation_of(*row) == within);
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 //! Only matmuls of what is computed from the batch count: a matmul of weights alone, or of the
 //! constant gradient of a mean, has no batch to divide.
 
-use super::finding::Measure;
+use super::finding::{Figure, Measure};
 use super::program::{Program, counted, grouped, percent};
 use super::site::{Rule, Site};
 use super::varying::axes_text;
+use crate::flow::Phase;
 use crate::ir::Row;
+use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "replicated-compute",
@@ -42,14 +44,67 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.provenance = program.cost.provenance.get(row.0 as usize).copied().unwrap_or_default();
         sites.push(site);
     }
+    gradients(program, sites);
+}
+
+/// Adds the gradients of weights that axes divide less than they could. With a weight whole along an axis, the
+/// partitioner divides the matmul of its gradient as far as that costs no transfer, often along a part of the axis.
+/// With the weight divided, each device has its part of all three matmuls: in the forward pass and of both gradients.
+fn gradients(program: &Program<'_>, sites: &mut [Site]) {
+    let columns = program.module.metadata_columns();
+    let place = |row: Row| program.sources().place(columns, row);
+    let replicated: HashSet<Row> =
+        sites.iter().flat_map(|own| own.subjects.first()).copied().collect();
+    let mut own: HashMap<(i32, i32), Vec<usize>> = HashMap::new();
+    for (index, site) in sites.iter().enumerate() {
+        let Some(row) = site.subjects.first() else { continue };
+        own.entry(place(*row)).or_default().push(index);
+    }
+    own.retain(|place, own| place.0 >= 0 && own.len() == 2);
+    let mut others: HashMap<(i32, i32), Vec<Row>> = HashMap::new();
+    for row in program.products().filter(|row| !replicated.contains(row)) {
+        if own.contains_key(&place(row)) {
+            others.entry(place(row)).or_default().push(row);
+        }
+    }
+    for (place, own) in own {
+        // The forward pass and the gradient of the activation take as long; a third matmul is the weight's gradient.
+        let (Some([gradient]), &[first, second]) =
+            (others.get(&place).map(Vec::as_slice), &own[..])
+        else {
+            continue;
+        };
+        let of = |row: Row| program.runs(row).times(program.product_flops(row)?);
+        let is_backward = program.runs(*gradient).phase == Phase::Backward;
+        let sides = sites[first].subjects.first().zip(sites[second].subjects.first());
+        let Some(flops) = sides.map(|(first, second)| (of(*first), of(*second))) else { continue };
+        let (Some(whole), Some(part)) = (flops.0.filter(|_| flops.0 == flops.1), of(*gradient))
+        else {
+            continue;
+        };
+        let devices = sites[first].figure("devices").max(1);
+        let least = whole / devices;
+        if !is_backward || sites[second].key != sites[first].key || part <= least || part >= whole {
+            continue;
+        }
+        let site = &mut sites[first];
+        site.flops = site.flops.and_then(|flops| flops.checked_add(part - least));
+        site.sums.push(Figure { name: "gradient_flops", value: part - least });
+        site.evidence.push(*gradient);
+    }
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let (axes, devices) = axes_text(program, site.key);
-    let saved = site.flops.unwrap_or(0);
+    let gradient = site.figure("gradient_flops");
+    let saved = site.flops.unwrap_or(0).saturating_sub(gradient);
+    let with_gradient = match gradient {
+        0 => String::new(),
+        flops => format!(", and {} more of the gradient of the weight", grouped(flops)),
+    };
     format!(
         "{} the same operands on all {devices} devices along {axes}: {} FLOPs per step and device, \
-         of which {}, {} of all matmul FLOPs, repeat what another device computes",
+         of which {}, {} of all matmul FLOPs, repeat what another device computes{with_gradient}",
         counted(site.places, "matmul multiplies", "matmuls multiply"),
         grouped(site.figure("replicated_flops")),
         grouped(saved),

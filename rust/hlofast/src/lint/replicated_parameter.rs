@@ -4,11 +4,15 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
+use super::walk::is_kept;
 use crate::comms::Mesh;
+use crate::flow::Phase;
 use crate::ir::decode::{AttributeValue, LeafSharding, Placement, SubgroupKind, decode};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ArrayShape, ElementKind, ElementType, Module, Opcode, Row, ShapeId, ShapeView};
-use crate::memory::Resized;
+use crate::ir::{
+    ArrayShape, CallRole, ElementKind, ElementType, Module, Opcode, Row, ShapeId, ShapeView,
+};
+use crate::memory::{Resized, Spared};
 use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
@@ -84,7 +88,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let least = program.options.min_share * program.parameter_bytes() as f64;
     let shared: HashSet<ShapeId> =
         arrays.iter().filter(|own| own.1.copies < 2).map(|own| module.shape(own.0)).collect();
-    let mut alike = None;
+    let (mut alike, mut kept) = (None, None);
+    let phases = &program.attribution.whose(module).phase;
     for (row, held, bytes) in arrays {
         let saved = bytes - bytes / held.copies.max(1);
         let number = module.parameter_number(row).unwrap_or(u64::MAX);
@@ -102,6 +107,21 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = Some(saved);
         let alike = alike.get_or_insert_with(|| shapes_alike(program));
         site.change.resized = resized(module, row, held.copies, (alike, &shared));
+        if phases.get(row.0 as usize) != Some(&Phase::Optimizer) {
+            let kept = kept.get_or_insert_with(|| kept_by_loops(program));
+            let stacks = converted(module, row, held.copies, (alike, kept));
+            let less = |own: &Resized| {
+                module.shapes().logical_bytes(own.shape).unwrap_or(0).saturating_sub(own.bytes)
+            };
+            if !stacks.is_empty() {
+                let all = stacks.iter().map(less).fold(0, u64::saturating_add);
+                site = site.sum("stack_bytes", all);
+            }
+            site.change.resized.extend(stacks);
+        }
+        if !site.change.resized.is_empty() && state.binary_search(&number).is_ok() {
+            site.change.spared.extend(copied(module, row));
+        }
         site.key = held.copies;
         site.is_anywhere = true;
         sites.push(site);
@@ -143,6 +163,55 @@ fn resized(
     }
     let bytes = own.logical_bytes().unwrap_or(0).div_ceil(copies.max(1));
     like.iter().map(|shape| Resized { shape: *shape, bytes }).collect()
+}
+
+/// The stacks that loops over layers read and do not change, if the program is partitioned; none of the shape of a
+/// parameter, since that may be one.
+fn kept_by_loops(program: &Program<'_>) -> HashSet<ShapeId> {
+    let module = program.module;
+    let opcodes = module.columns().opcodes.iter().zip(0..);
+    let loops = opcodes.filter(|(opcode, _)| **opcode == Opcode::While && program.is_partitioned());
+    let mut shapes = HashSet::new();
+    for body in loops.filter_map(|(_, row)| module.called(Row(row), CallRole::Body)) {
+        let next = module.operands(Row(module.computation(body).root)).iter().enumerate();
+        let kept = next.filter(|(index, _)| is_kept(module, body, *index));
+        shapes.extend(kept.map(|(_, row)| module.shape(Row(*row))));
+    }
+    for row in module.parameters(module.entry()) {
+        shapes.remove(&module.shape(row));
+    }
+    shapes
+}
+
+/// The arrays of `kept` that are the weights `row` in another type: a loop takes the part of a layer out of a stack before
+/// this part is gathered, so that the stack is sharded as the weights are.
+fn converted(
+    module: &Module,
+    row: Row,
+    copies: u64,
+    (alike, kept): (&Alike, &HashSet<ShapeId>),
+) -> Vec<Resized> {
+    use ElementType::*;
+    let shapes = module.shapes();
+    let Some(own) = shapes.array(module.shape(row)) else { return Vec::new() };
+    let (kind, sizes) = likeness(&own);
+    let others = [F32, Bf16, F16].into_iter().filter(|other| *other != kind);
+    let like = others.filter_map(|other| alike.get(&(other, sizes.clone()))).flatten();
+    let less = |shape: &ShapeId| {
+        let bytes = shapes.logical_bytes(*shape).unwrap_or(0).div_ceil(copies.max(1));
+        Resized { shape: *shape, bytes }
+    };
+    like.filter(|shape| kept.contains(shape)).map(less).collect()
+}
+
+/// The copy of the donated parameter `row` that only keeps its old value from the new one: devices compute parts of the
+/// new value and gather them into the memory of the parameter, where other parts are still read. A device that has one
+/// part writes it over the old one.
+fn copied(module: &Module, row: Row) -> Option<Spared> {
+    let &[user] = module.users().get(row.0) else { return None };
+    let own = Spared { row: Row(user), shape: module.shape(row), from: row };
+    let is_copy = module.opcode(own.row) == Opcode::Copy && module.shape(own.row) == own.shape;
+    is_copy.then_some(own)
 }
 
 /// The numbers of the parameters that results alias, ascending.
@@ -204,15 +273,22 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(site.figure("saved_bytes")),
         percent(site.figure("saved_bytes"), program.parameter_bytes()),
         program.mesh().map(|mesh| between_slices(mesh, copies)).unwrap_or_default(),
-        falls(site.peak()),
+        falls(site.peak(), site.figure("stack_bytes") > 0),
     )
 }
 
-/// By how much the peak falls.
-fn falls(peak: Option<u64>) -> String {
+/// By how much the peak falls. A constraint inside a loop that gathers weights leaves no trace where they are whole.
+fn falls(peak: Option<u64>, has_stacks: bool) -> String {
+    let stacks = match has_stacks {
+        true => {
+            ", and the stacks of weights in another type that loops read (those that a constraint \
+                 inside the loop gathers stay whole)"
+        }
+        false => "",
+    };
     match peak {
         Some(peak) => format!(
-            "; the peak of memory falls by {}, with their gradients and what the optimizer computes; \
+            "; the peak of memory falls by {}, with their gradients and what the optimizer computes{stacks}; \
              what a step gathers takes memory for a while",
             bytes(peak)
         ),

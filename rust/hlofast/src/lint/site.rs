@@ -298,7 +298,8 @@ const GAP_PART: u64 = 20;
 pub(super) fn finding(program: &Program<'_>, rule: &Rule, mut site: Site) -> Finding {
     site.falls = site.falls.or_else(|| program.memory_falls(&site.change));
     // Arrays that shrink with those of the finding may then be fused away.
-    site.is_lower_bound |= !site.change.divided.is_empty() && site.peak() > site.bytes;
+    let named = site.bytes.map(|bytes| bytes.saturating_add(site.figure("weight_bytes")));
+    site.is_lower_bound |= !site.change.divided.is_empty() && site.peak() > named;
     let mut message = (rule.message)(program, &site);
     message.push_str(&site.falls.and_then(packed).unwrap_or_default());
     let source = source(program, &site.subjects);

@@ -1,5 +1,5 @@
 //! The peak of a program after a change: results that take the memory of parameters, and arrays that
-//! become smaller.
+//! become smaller or are not made at all.
 //!
 //! Only what the change names is changed. Everything else is as in the text: its schedule, its fusions, and
 //! the place of every other value. XLA's account (`xla.rs`) is made of that program anew, so memory
@@ -7,10 +7,11 @@
 //! allocated throughout, and temporaries of the step live in it until it is written; once it takes the
 //! memory of a parameter, these need memory of their own. So donating frees less than the bytes of the results.
 
+use super::values::Reader;
 use super::xla::{Sizes, packed_account};
 use super::{Frame, MemoryError, Tables};
 use crate::ir::decode::Alias;
-use crate::ir::{Module, ShapeId};
+use crate::ir::{Module, Row, ShapeId};
 use std::collections::HashMap;
 
 /// Arrays that become smaller together.
@@ -22,6 +23,8 @@ pub struct Alike {
     pub dimension: u64,
     /// By how much their bytes are divided.
     pub parts: u64,
+    /// The bits of an element of those that have more.
+    pub bits: Option<u32>,
 }
 
 /// Arrays of one shape that take other bytes.
@@ -33,6 +36,37 @@ pub struct Resized {
     pub bytes: u64,
 }
 
+/// An array that is not made: what is computed from it reads the array that it is made from, which so lives as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spared {
+    /// The row that makes it.
+    pub row: Row,
+    /// Its shape, if the row makes several arrays.
+    pub shape: ShapeId,
+    /// The row of the array that it is made from.
+    pub from: Row,
+}
+
+impl Spared {
+    /// The values of the array that it is made from, and of each array of its shape.
+    fn values<'a>(
+        &'a self,
+        reader: &'a Reader<'_>,
+        of: &'a [u32],
+    ) -> Option<impl Iterator<Item = (u32, u32)> + 'a> {
+        let module = reader.module;
+        let from = reader.nodes.of(reader.steps.of(self.from.0)?).start;
+        let nodes = reader.nodes.of(reader.steps.of(self.row.0)?);
+        let (first, from) = (nodes.start, of[from as usize]);
+        let whole = module.shape(self.row);
+        let is_own = move |node: &u32| {
+            reader.shapes.shape_at(module, whole, node - first) == self.shape
+                && of[*node as usize] == *node
+        };
+        Some(nodes.filter(is_own).map(move |node| (from, node)))
+    }
+}
+
 /// A change of the values of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -40,20 +74,24 @@ pub struct Change {
     pub donated: Vec<Alias>,
     /// Arrays that become smaller.
     pub divided: Vec<Alike>,
-    /// Arrays whose padding changes.
+    /// Arrays that take other bytes.
     pub resized: Vec<Resized>,
+    /// Arrays that the program then does not make.
+    pub spared: Vec<Spared>,
 }
 
 impl Change {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.donated.is_empty() && self.divided.is_empty() && self.resized.is_empty()
+        let is_resized = !self.divided.is_empty() || !self.resized.is_empty();
+        self.donated.is_empty() && self.spared.is_empty() && !is_resized
     }
 
     /// Adds `other`.
     pub fn add(&mut self, other: Change) {
         self.donated.extend(other.donated);
         self.resized.extend(other.resized);
+        self.spared.extend(other.spared);
         for alike in other.divided {
             if !self.divided.contains(&alike) {
                 self.divided.push(alike);
@@ -72,8 +110,11 @@ impl Change {
         };
         let elements = array.elements();
         let is_own = |own: &&Alike| elements == Some(own.elements) && has(own.dimension);
-        match self.divided.iter().find(is_own).map(|own| i64::try_from(own.parts)) {
-            Some(Ok(parts)) if parts > 0 => bytes / parts,
+        let Some(own) = self.divided.iter().find(is_own) else { return bytes };
+        let bits = i64::from(array.element_type.bits());
+        let most = own.bits.map_or(bits, |most| bits.min(i64::from(most)));
+        match i64::try_from(own.parts) {
+            Ok(parts) if parts > 0 && bits > 0 => bytes.saturating_mul(most) / bits / parts,
             _ => bytes,
         }
     }
@@ -114,9 +155,15 @@ pub fn memory_after(
         let own = resized.get(&shape).copied();
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
-    let sizes = Sizes::new(&frame.reader(module), changed);
+    let reader = frame.reader(module);
+    let mut sizes = Sizes::new(&reader, changed);
+    let spared = change.spared.iter().filter_map(|own| own.values(&reader, &frame.layout.values));
+    let spared: Vec<(u32, u32)> = spared.flatten().collect();
+    spared.iter().for_each(|(_, user)| sizes.bytes[*user as usize] = 0);
+    let lasting = (!spared.is_empty()).then(|| frame.lasting(&spared));
+    let frame = lasting.as_ref().unwrap_or(frame);
     // Arrays that devices divide leave gaps in proportion.
-    let most = if change.divided.is_empty() { peak - peak / FALL_PART } else { i64::MIN };
+    let most = peak - peak / FALL_PART;
     let (account, packing) = packed_account(module, frame, sizes, (tables, usable), most)?;
     Ok(Needed {
         peak: account.hbm_peak(),

@@ -93,6 +93,25 @@ impl Frame {
         Frame { tables: self.tables.clone(), ..frame }
     }
 
+    /// The frame of the module if each first one of the pairs of values were live as long as the second one.
+    pub(super) fn lasting(&self, pairs: &[(u32, u32)]) -> Self {
+        let mut ranges = self.ranges.clone();
+        for (value, user) in pairs {
+            let end = ranges.ends[*user as usize];
+            let own = &mut ranges.ends[*value as usize];
+            *own = end.max(*own);
+        }
+        Frame {
+            layout: Arc::clone(&self.layout),
+            donations: self.donations.clone(),
+            sets: self.sets.clone(),
+            ranges,
+            buffered: OnceLock::new(),
+            tables: self.tables.clone(),
+            marked: None,
+        }
+    }
+
     /// The frame in which markers are instructions, as for XLA.
     pub(super) fn marked(&self) -> &Frame {
         self.marked.as_deref().unwrap_or(self)

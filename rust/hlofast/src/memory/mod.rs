@@ -29,7 +29,7 @@ mod values;
 mod xla;
 
 pub use assign::Heap;
-pub use change::{Alike, Change, Needed, Resized, memory_after};
+pub use change::{Alike, Change, Needed, Resized, Spared, memory_after};
 pub use class::{Class, Classes};
 pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
