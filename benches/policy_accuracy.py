@@ -337,6 +337,8 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
             for policy, called in policy_texts.BUILT_IN.items():
                 if policies is None or (program, policy) not in peaks:
                     continue
+                if called in policies._unknown:
+                    continue
                 found_peaks[policy] = policies.policy(called).peak
                 if program.endswith("_each"):
                     found_peaks[policy] = peaks_apart(policies, [policies.policy(called)])[called][
@@ -347,14 +349,18 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
                 for policy, own in found_peaks.items()
                 if own is not None
             ]
-            size = "large" if program.endswith("_large") else "all others"
-            known.setdefault(f"{label}, {size}", []).extend(
+            part = "large" if program.endswith("_large") else "all others"
+            if name == "vmapped":
+                part = "held out" if program.startswith("held_") else "fitted"
+            known.setdefault(f"{label}, {part}", []).extend(
                 abs(own / peaks[program, policy] - 1)
                 for policy, own in found_peaks.items()
                 if own is not None and policy in policy_texts.BUILT_IN
             )
             if policies is None:
                 errors.append("policies not modelled")
+            elif "dots_with_no_batch_dims_saveable" in policies._unknown:
+                errors.append("plain_dots unknown")
             parts.append(f"{label} {', '.join(errors)}")
         if parts:
             found.append(f"{program}: {'; '.join(parts)}")
@@ -552,7 +558,7 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    for name in ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "functions"):
+    for name in ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "vmapped", "functions"):
         print(f"train steps unlike the others: {name}", *unlike(name, given.unlike), sep="\n  ")
     print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")

@@ -62,7 +62,7 @@ def test_equal_operands() -> None:
         ("dot(x, w)", "dot(x, own)"),
         # Each rank draws its own numbers.
         ("dot(x, w)", "dot(x, noise)"),
-        # The weight is the sum of a reduce-scatter, or came from a neighbour.
+        # The weight came from a neighbour, which only one device has.
         ("dot(x, w)", "dot(x, moved)"),
         # A matmul of weights alone.
         ("dot(x, w)", "dot(u, w)"),
@@ -73,7 +73,7 @@ def test_different_operands(old: str, new: str) -> None:
   lo = f32[] constant(0)
   hi = f32[] constant(1)
   noise = f32[256,128] rng(lo, hi), distribution=rng_uniform
-  moved = f32[256,128] collective-permute(w), channel_id=2, source_target_pairs={{0,1},{1,0}}
+  moved = f32[256,128] collective-permute(w), channel_id=2, source_target_pairs={{0,1}}
   zero = s32[] constant(0)
   part = s32[] convert(id)
   wide = f32[512,128] concatenate(w, w), dimensions={0}
@@ -85,6 +85,27 @@ def test_different_operands(old: str, new: str) -> None:
     assert [finding.names for finding in replicated(text)] == [("y",)]
     assert old in text
     assert replicated(text.replace(old, new)) == []
+
+
+@pytest.mark.parametrize(
+    ("sharding", "pairs", "is_found"),
+    [
+        # All devices of a model rank swap the same weight.
+        ("{replicated}", "{0,1},{1,0},{2,3},{3,2}", True),
+        # What differs along data differs along model once each device has the part of another place.
+        ("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", "{0,2},{2,0},{1,3},{3,1}", True),
+        ("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", "{0,0},{1,2},{2,1},{3,3}", False),
+        # Two devices get zeros.
+        ("{replicated}", "{0,1},{2,3}", False),
+    ],
+)
+def test_moved_operands(sharding: str, pairs: str, is_found: bool) -> None:
+    moved = (
+        f"moved = f32[256,128] collective-permute(w), channel_id=2, source_target_pairs={{{pairs}}}"
+    )
+    text = PRODUCT.replace("sharding={replicated}", f"sharding={sharding}")
+    text = text.replace("  y =", f"  {moved}\n  y =").replace("dot(x, w)", "dot(x, moved)")
+    assert bool(replicated(text)) == is_found
 
 
 # Sharded along model, and collected.
@@ -151,7 +172,7 @@ def test_in_a_loop() -> None:
     # From the second iteration on, the weight is another on every device.
     moved = LOOP.replace(
         "NEXT",
-        "v = f32[256,256] collective-permute(w), channel_id=2, source_target_pairs={{0,1},{1,0}}",
+        "v = f32[256,256] collective-permute(w), channel_id=2, source_target_pairs={{0,1}}",
     )
     assert replicated(AROUND, header=header, before=moved) == []
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from hlofast import _policy_code, _policy_notes, devices
 from hlofast import _policy_fields as fields
 from hlofast._names import meant
-from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy, gaining
+from hlofast._policy import (
+    BUILT_IN,
+    EVERYTHING,
+    MAPPED,
+    OFFLOADED,
+    PLAIN_DOTS,
+    RECOMPUTED,
+    SAVED,
+    Policy,
+    gaining,
+)
 from hlofast._policy_matching import matching
 from hlofast._policy_remedies import FIELDS as REMEDIES
 from hlofast._policy_remedies import in_words, remedies
@@ -141,6 +151,7 @@ class Policies:
         """The values of a layer that a policy could save, in the order of the forward loop.
 
         `kind` is `matmul`, `batched_matmul` (with batch dimensions, or a convolution),
+        `mapped_matmul` (under `jax.vmap`, and the text does not tell which of these),
         `ragged_matmul` (`jax.lax.ragged_dot`), `kernel` (a result of a custom call), `collective`,
         `other` or `input` (of a layer: kept on the device or moved to host memory, not recomputed);
         `bytes` are those of all layers on one device, `is_kept` tells what the step as it is keeps,
@@ -160,7 +171,8 @@ class Policies:
         """Returns what the step needs under a policy of JAX, or under one's own.
 
         `name` is `nothing_saveable`, `dots_with_no_batch_dims_saveable`, `dots_saveable`, or, if
-        the layers are not checkpointed, `everything_saveable`. `save` and `offload` add values:
+        the layers are not checkpointed, `everything_saveable`; the second one only if the text
+        tells which matmuls have batch dimensions. `save` and `offload` add values:
         rows of `savable`, or texts that are an instruction's name, a source line (`model.py:88`) or
         whole words of an operation name (`mlp/dot_general`); `layer_input` is what layers get
         from the layers before them. Raises `ValueError` if nothing matches, if a value is both
@@ -169,8 +181,9 @@ class Policies:
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
             raise ValueError(f"no policy {name!r}{hint} known: {', '.join(BUILT_IN)}")
-        if name == EVERYTHING and self._why_not_everything is not None:
-            raise ValueError(self._why_not_everything)
+        why_not = self._unknown.get(name or "")
+        if why_not is not None:
+            raise ValueError(why_not)
         if offload and self._data.grouped() == "yes":
             raise ValueError(fields.GROUPS_ON_HOST)
         save = (save,) if isinstance(save, str) else save
@@ -204,16 +217,29 @@ class Policies:
     @property
     def _built_in(self) -> list[Policy]:
         """The policies of JAX that can be modelled from the text."""
-        is_known = self._why_not_everything is None
-        known = [name for name in BUILT_IN if name != EVERYTHING or is_known]
-        return [self.policy(name) for name in known]
+        return [self.policy(name) for name in BUILT_IN if name not in self._unknown]
 
     @property
-    def _why_not_everything(self) -> str | None:
-        """Why the text does not show what `everything_saveable` keeps; None if it does."""
+    def _unknown(self) -> dict[str, str]:
+        """Why the text does not show what policies of JAX keep, by their names."""
+        unknown = {}
+        mapped = sum(kind == MAPPED for kind in self.savable.values("kind"))
+        if mapped:
+            unknown[PLAIN_DOTS] = fields.UNDER_VMAP.format(count=mapped, policy=PLAIN_DOTS)
         if self.is_checkpointed:
-            return fields.NOT_EVERYTHING
-        return fields.NOT_EVERYTHING_INSIDE if self._data.checkpoints_in_loops() else None
+            unknown[EVERYTHING] = fields.NOT_EVERYTHING
+        elif self._data.checkpoints_in_loops():
+            unknown[EVERYTHING] = fields.NOT_EVERYTHING_INSIDE
+        return unknown
+
+    @property
+    def _around_plain_dots(self) -> tuple[Policy, Policy]:
+        """What `PLAIN_DOTS` needs if it saves none or all of the values of kind `MAPPED`."""
+        found = []
+        for kinds in (("matmul",), ("matmul", MAPPED)):
+            fates = [SAVED if kind in kinds else RECOMPUTED for kind in self.savable.values("kind")]
+            found.append(Policy(self, "own", fates))
+        return found[0], found[1]
 
     @property
     def as_compiled(self) -> Policy:

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 EVERYTHING = "everything_saveable"
 PLAIN_DOTS = "dots_with_no_batch_dims_saveable"
+MAPPED = "mapped_matmul"
+"""The kind of values of which a text does not tell whether `PLAIN_DOTS` saves them."""
 BUILT_IN = {
     "nothing_saveable": (),
     PLAIN_DOTS: ("matmul",),
-    "dots_saveable": ("matmul", "batched_matmul"),
-    EVERYTHING: ("matmul", "batched_matmul", "ragged_matmul", "kernel", "collective", "other"),
-}
+    "dots_saveable": ("matmul", "batched_matmul", MAPPED),
+    EVERYTHING: (
+        "matmul", "batched_matmul", MAPPED, "ragged_matmul", "kernel", "collective", "other",
+    ),
+}  # fmt: skip
 """The policies of JAX that are modelled by name, and the kinds of values that they save."""
 
 RECOMPUTED, SAVED, OFFLOADED = range(3)

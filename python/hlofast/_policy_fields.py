@@ -267,10 +267,11 @@ NO_WIRE_BYTES = (
     "unknown device groups, or runs an unknown number of times"
 )
 UNDER_VMAP = (
-    "{count} of the matmuls that {policy} saves are under jax.vmap: a text after optimisation does "
-    "not say whether the mapped dimension is one of their batch dimensions; if it is, JAX saves "
-    "none of them under this policy, the peak is lower, and they run again"
+    "{policy} cannot be modelled: {count} matmuls are under jax.vmap, and the text does not tell "
+    "whether the mapped dimension, of which a device has one element, is one of their batch "
+    "dimensions, with which this policy does not save them"
 )
+BETWEEN = "its peak is {low:,} B if it saves none of them, {high:,} B if it saves all"
 NOT_EVERYTHING = (
     "everything_saveable cannot be modelled from a text whose layers are checkpointed: the text "
     "does not show the elementwise values that JAX would keep; give a text compiled without "

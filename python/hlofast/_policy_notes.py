@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _policy_fields as fields
 from hlofast import _policy_units, devices
-from hlofast._policy import EVERYTHING, PLAIN_DOTS
+from hlofast._policy import EVERYTHING, MAPPED, PLAIN_DOTS
 from hlofast._result import Note
 
 TYPE_CHECKING = False
@@ -87,14 +87,14 @@ def _of_unknown(policies: Policies) -> Iterator[Note]:
         text = fields.OTHER_FLOPS if together == 1 else fields.OTHER_FLOPS_TOGETHER
         text = text.format(whole=whole, own=own, devices=together)
         yield Note("policy-recomputed", text)
-    if policies._why_not_everything is not None:
-        yield Note("policy-everything", policies._why_not_everything)
-    plain = next((own for own in policies._built_in if own.name == PLAIN_DOTS), None)
-    if plain is not None and not policies.is_modelled:
-        mapped = sum("vmap(" in (name or "") for name in plain.saved.values("op_name"))
-        if mapped:
-            text = fields.UNDER_VMAP.format(count=mapped, policy=PLAIN_DOTS)
-            yield Note("policy-vmap", text, count=mapped)
+    why_not = policies._unknown
+    if EVERYTHING in why_not:
+        yield Note("policy-everything", why_not[EVERYTHING])
+    if PLAIN_DOTS in why_not:
+        low, high = (own.peak for own in policies._around_plain_dots)
+        mapped = sum(kind == MAPPED for kind in policies.savable.values("kind"))
+        text = f"{why_not[PLAIN_DOTS]}: {fields.BETWEEN.format(low=low, high=high)}"
+        yield Note("policy-vmap", text, count=mapped, low=low, high=high)
     known = [policies.as_compiled, *policies._built_in]
     if any(own.recomputed_flops is None for own in known):
         yield Note("policy-flops", fields.NO_KERNELS)

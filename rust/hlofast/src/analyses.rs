@@ -10,7 +10,8 @@ mod context;
 pub use context::Context;
 
 use crate::comms::{
-    Collectives, DerivedMesh, Mesh, collectives, derive_mesh, device_count, is_named_by,
+    Collectives, DerivedMesh, Mesh, Partitioned, collectives, derive_mesh, device_count,
+    is_named_by,
 };
 use crate::cost::{
     Backend, Cost, Facts, Group, GroupKey, Product, cost, group, products, uncertain_executions,
@@ -394,7 +395,13 @@ impl<M: Borrow<Module>> Analyses<M> {
         };
         let overwriting = overwriting.unwrap_or_default();
         let how = Counted { peak, overwriting: &overwriting, is_apart, chip };
-        Policies::new(self.module(), self.cost(), self.attribution(), memory, how)
+        let (cost, attribution) = (self.cost(), self.attribution());
+        let mut policies = Policies::new(self.module(), cost, attribution, memory, how)?;
+        let (module, mesh) = (self.module(), self.mesh());
+        let (collectives, is_partitioned) = (self.collectives(), self.is_partitioned());
+        let own = Partitioned { module, mesh, collectives, is_partitioned };
+        policies.find_batches(&own);
+        Ok(policies)
     }
 
     /// Bytes at the peak, as in `Counting::usual`: XLA's own account of scheduled TPU modules,

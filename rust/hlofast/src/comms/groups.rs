@@ -91,6 +91,17 @@ impl GroupContext {
         i64::try_from(total).ok().map(|_| (replicas, partitions))
     }
 
+    /// Partition and replica of device `device`.
+    pub(crate) fn place_of(&self, device: u64) -> (u64, u64) {
+        if self.header_is_silent() {
+            // The program has only partitions or only replicas, so device numbers are
+            // numbers of partitions or of replicas.
+            return (device, device);
+        }
+        let partitions = self.num_partitions.unwrap_or(1).max(1);
+        (device % partitions, device / partitions)
+    }
+
     /// Number of devices; None if unknown.
     pub fn devices(&self) -> Option<u64> {
         match self.counts() {

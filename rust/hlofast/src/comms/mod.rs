@@ -6,6 +6,7 @@
 mod along;
 mod alpa;
 mod axes;
+mod axis_bits;
 mod collective;
 mod derive;
 mod digits;
@@ -16,14 +17,19 @@ mod kind;
 mod loops;
 mod mesh;
 mod moved;
+mod moves;
+mod offsets;
 mod partition;
+mod partitioned;
 mod permute;
 mod shardy;
 mod spellings;
+mod varying;
 
 pub use along::{Along, Network, along};
 pub use alpa::{AlpaCounters, alpa_counters, grad_sync_channel_ids};
 pub use axes::{AxisMatch, AxisPart, Mismatch};
+pub(crate) use axis_bits::{MOST_AXES, bits};
 pub use collective::{
     Collective, Collectives, CrossMeshReduction, collectives, cross_mesh_reduction,
 };
@@ -36,5 +42,8 @@ pub(crate) use loops::LoopPlaces;
 pub use loops::Overlap;
 pub use mesh::{AxisSpan, Mesh, MeshAxis, MeshError};
 pub use moved::{Moved, Piece};
+pub(crate) use offsets::{Device, Offsets, devices};
 pub use partition::{DimensionSpec, PartitionSpec};
+pub(crate) use partitioned::{Partitioned, axes_text, donated};
 pub use permute::PermuteMatch;
+pub(crate) use varying::Varying;

@@ -22,6 +22,7 @@ mod structure;
 pub mod trip_count;
 mod updates;
 mod values;
+pub(crate) mod walk;
 mod whose;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};

@@ -9,14 +9,14 @@
 //! Collectives along other axes send what all devices along the axes of the batch hold: with the batch
 //! sharded, they send one part of it. So does what is left of a gather along several axes.
 
-use super::along::bits;
 use super::batch_gathered::{is_float, is_spelled};
 use super::cut::results;
 use super::program::Program;
-use super::varying::{Varying, axes_text};
-use super::walk::{Trail, conversions, converts, copies_part, is_concatenation, uses};
+use crate::comms::bits;
 use crate::comms::{Collective, CollectiveKind, Moved};
+use crate::comms::{Varying, axes_text};
 use crate::flow::Phase;
+use crate::flow::walk::{Trail, conversions, converts, copies_part, is_concatenation, uses};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Opcode, Row};
 use std::collections::{HashMap, HashSet};
@@ -48,7 +48,7 @@ const LEAST: u64 = 1 << 16;
 pub(super) fn saved_by(program: &Program<'_>, number: usize, axes: u64) -> Option<u64> {
     let collective = program.collectives.collectives.get(number)?;
     let payload = program.runs_of(collective).times(collective.payload()?)?;
-    let (_, devices) = axes_text(program, axes);
+    let (_, devices) = axes_text(program.mesh(), axes);
     match bits(program.parts(number).iter()) & !axes {
         0 => Some(payload),
         _ => Some(payload - payload / devices.max(1)),
@@ -243,7 +243,7 @@ impl<'a, 'b> Finder<'a, 'b> {
     /// Payload of the reduction of the gradient that `product` computes, with the batch sharded along
     /// `axes`.
     fn reduced(&self, product: Row, axes: u64) -> u64 {
-        let (_, devices) = axes_text(self.program, axes);
+        let (_, devices) = axes_text(self.program.mesh(), axes);
         let is_whole = self.varying.equal(self.program.module, product) & axes == axes;
         let size = self.program.bytes(product).saturating_mul(if is_whole { 1 } else { devices });
         self.program.runs(product).times(size).unwrap_or(0)
@@ -296,7 +296,7 @@ impl<'a, 'b> Finder<'a, 'b> {
         let of_axes = |at: &usize| self.reported.get(*at).is_some_and(|own| own.axes & !equal == 0);
         let most = |at: &usize| all.get(*at).map_or(0, |own| own.saved.len());
         let at = (0..self.reported.len()).filter(of_axes).max_by_key(most)?;
-        let (_, devices) = axes_text(self.program, self.reported.get(at)?.axes);
+        let (_, devices) = axes_text(self.program.mesh(), self.reported.get(at)?.axes);
         Some((at, payload - payload / devices.max(1)))
     }
 }

@@ -16,11 +16,11 @@ use super::cut::results;
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::varying::{Varying, axes_text};
-use super::walk::{Trail, Use, conversions, converts, uses};
 use crate::Provenance;
 use crate::comms::{AxisPart, Collective, CollectiveKind, Moved};
+use crate::comms::{Varying, axes_text};
 use crate::flow::Phase;
+use crate::flow::walk::{Trail, Use, conversions, converts, uses};
 use crate::ir::{ElementKind, Module, Opcode, Row};
 use std::cell::LazyCell;
 
@@ -189,7 +189,7 @@ fn has_larger_weight(program: &Program<'_>, used: &Use, gather: (Phase, u64, u64
     let (phase, payload, axes) = gather;
     let Some(varying) = program.varying().filter(|_| phase == Phase::Forward) else { return false };
     let module = program.module;
-    let (_, devices) = axes_text(program, axes);
+    let (_, devices) = axes_text(program.mesh(), axes);
     let others = module.operands(used.row).iter().take(2).enumerate();
     let mut others = others.filter(|(at, _)| *at != used.operand).map(|(_, row)| Row(*row));
     others.any(|row| {
@@ -216,8 +216,8 @@ fn find_constraints(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         };
         let axes = stated_before(program, operand).and_then(lost).unwrap_or(0);
-        let (_, devices) = axes_text(program, axes);
-        let (_, parts) = axes_text(program, own.all());
+        let (_, devices) = axes_text(program.mesh(), axes);
+        let (_, parts) = axes_text(program.mesh(), own.all());
         let payload = program.bytes(row).div_ceil(parts.max(1));
         if axes == 0
             || !inputs.is_from_batch(module, row)
@@ -250,7 +250,7 @@ fn is_larger(program: &Program<'_>, weight: Row, gather: (u64, u64)) -> bool {
     };
     // Along the other axes of the batch it is gathered in any case.
     let batch = program.inputs().map_or(0, Varying::batch);
-    let (_, parts) = axes_text(program, own.all() & !axes & !batch);
+    let (_, parts) = axes_text(program.mesh(), own.all() & !axes & !batch);
     let whole = program.bytes(weight).div_ceil(parts.max(1));
     whole.saturating_mul(3) >= payload.saturating_mul(2)
 }
@@ -281,7 +281,7 @@ fn is_compared(program: &Program<'_>, inputs: &Varying, row: Row, gather: (u64, 
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {
-    let (axes, devices) = axes_text(program, site.key);
+    let (axes, devices) = axes_text(program.mesh(), site.key);
     let saved = site.bytes.unwrap_or(0);
     if !program.is_partitioned() {
         return format!(

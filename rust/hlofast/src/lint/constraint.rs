@@ -1,8 +1,8 @@
 //! Shardings that a program writes, before partitioning: constraints, and what they change.
 
-use super::along::bits;
 use super::program::Program;
-use super::walk::{Trail, converts};
+use crate::comms::bits;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::shares::written;
 

@@ -11,8 +11,8 @@
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form};
-use super::replicated_parameter::donated;
 use super::site::{Rule, Site};
+use crate::comms::donated;
 use crate::ir::decode::Alias;
 use crate::ir::{ArrayShape, CallRole, ElementType, Module, Opcode, Row};
 use std::collections::HashMap;

@@ -1,10 +1,10 @@
 //! Results of collectives that are only used through dynamic-slices.
 
-use super::offsets::{Device, Offsets};
 use super::program::Program;
 use super::site::Site;
-use super::walk::{Trail, Use, Walk, conversions, uses};
 use crate::comms::{Collective, CollectiveKind};
+use crate::comms::{Device, Offsets};
+use crate::flow::walk::{Trail, Use, Walk, conversions, uses};
 use crate::ir::{Module, Opcode, Row};
 
 /// An array that only dynamic-slices use.

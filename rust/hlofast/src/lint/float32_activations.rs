@@ -13,13 +13,13 @@ use super::cut::results;
 use super::finding::Measure;
 use super::float32_residuals::{Place, Products, computes_in_16_bits, enters_softmax, is_stream};
 use super::program::{Program, bytes, counted, form, percent};
-use super::replicated_parameter::donated;
 use super::resharded_scores;
 use super::site::{Rule, Site};
-use super::walk::{Passes, Trail, Use, converts, uses};
+use crate::comms::donated;
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::cost::Backend;
 use crate::flow::Phase;
+use crate::flow::walk::{Passes, Trail, Use, converts, uses};
 use crate::ir::{CallRole, ElementKind, ElementType, Module, Opcode, Row, ShapeView};
 use std::collections::HashSet;
 

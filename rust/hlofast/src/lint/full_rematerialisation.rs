@@ -16,10 +16,10 @@
 use super::batch_gathered;
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
-use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use crate::comms::CollectiveKind;
+use crate::comms::{Offsets, devices};
 use crate::flow::Phase;
 
 pub(super) const RULE: Rule = Rule {
@@ -53,7 +53,7 @@ fn is_for_gradient(program: &Program<'_>, cut: &Cut<'_>) -> bool {
 }
 
 fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<Site> {
-    let devices = devices(program, 0..program.device_count()?);
+    let devices = devices(&program.collectives.context, 0..program.device_count()?);
     let mut largest = 0;
     for used in &cut.slices {
         if program.elements(used.row)? >= cut.elements {
@@ -88,7 +88,8 @@ fn after(
     largest: u64,
 ) -> u64 {
     let slices = || {
-        let members = devices(program, program.members(cut.collective)?.iter().copied());
+        let members =
+            devices(&program.collectives.context, program.members(cut.collective)?.iter().copied());
         let (_, mut starts) = same_parts(offsets, cut.slices.get(..1)?, &members)?;
         starts.sort_unstable();
         starts.dedup();

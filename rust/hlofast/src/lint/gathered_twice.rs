@@ -9,11 +9,11 @@
 //! (`x.remat`).
 
 use super::finding::Measure;
-use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts};
 use crate::comms::{Collective, CollectiveKind};
+use crate::comms::{Offsets, devices};
+use crate::flow::walk::{Trail, converts};
 use crate::flow::{Phase, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Opcode, Row};
@@ -215,7 +215,8 @@ fn held_already(
     }
     let source = makers.get(&(collective.groups, whole.row))?;
     let source = program.collectives.collectives.get(*source)?;
-    let devices = devices(program, program.members(collective)?.iter().copied());
+    let devices =
+        devices(&program.collectives.context, program.members(collective)?.iter().copied());
     let (_, mut starts) = offsets.parts(&slice, &devices)?;
     let count = starts.len();
     starts.sort_unstable();

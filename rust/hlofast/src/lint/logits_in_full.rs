@@ -9,16 +9,15 @@
 //! Before partitioning, the constraint on the logits or, without one, the sharding of the weight says which
 //! axes of the mesh divide neither the batch nor the vocabulary.
 
-use super::along::MOST_AXES;
 use super::constraint::{Stated, is_constraint, stated};
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use super::varying::{Varying, axes_text};
-use super::walk::{Trail, converts};
 use crate::Provenance;
+use crate::comms::{MOST_AXES, Varying, axes_text};
 use crate::cost::Backend;
 use crate::flow::Phase;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row, ShapeId};
 use crate::memory::{Alike, Change, Resized, Spared};
@@ -124,7 +123,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         };
         let Some(&logits) = module.operands(row).first() else { continue };
         let axes = varying.equal(module, Row(logits));
-        let (_, devices) = axes_text(program, axes);
+        let (_, devices) = axes_text(program.mesh(), axes);
         let (trail, gather) = made(module, Row(logits), size);
         if axes == 0 || devices < 2 || !products.contains(&trail.row) {
             continue;
@@ -232,11 +231,11 @@ fn resized(
         && own.is_some_and(|own| has(&own, size));
     let Some(own) = own.filter(|_| is_own) else { return Vec::new() };
     // A weight that no axis divides may stay so: the loss can be split along its rows instead.
-    let (_, devices) = axes_text(program, varying.equal(module, row));
+    let (_, devices) = axes_text(program.mesh(), varying.equal(module, row));
     if Some(devices) == program.device_count() {
         return Vec::new();
     }
-    let (_, parts) = axes_text(program, varying.equal(module, row) & axes);
+    let (_, parts) = axes_text(program.mesh(), varying.equal(module, row) & axes);
     let is_like = |shape: ShapeId| {
         shapes.array(shape).is_some_and(|array| array.dimensions().eq(own.dimensions()))
     };
@@ -330,8 +329,8 @@ fn find_written(program: &Program<'_>, sites: &mut Vec<Site>) {
         let all = program.mesh().map(|mesh| mesh.axes()).unwrap_or_default().iter().enumerate();
         let all = all.filter(|(axis, own)| *axis < MOST_AXES && own.size > 1);
         let left = all.fold(0, |left, (axis, _)| left | 1 << axis) & !used;
-        let (_, devices) = axes_text(program, left);
-        let (_, parts) = axes_text(program, inputs.batch());
+        let (_, devices) = axes_text(program.mesh(), left);
+        let (_, parts) = axes_text(program.mesh(), inputs.batch());
         if devices < 2 {
             continue;
         }
@@ -373,7 +372,7 @@ fn held(program: &Program<'_>, row: Row) -> Option<u64> {
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {
-    let (axes, devices) = axes_text(program, site.key);
+    let (axes, devices) = axes_text(program.mesh(), site.key);
     let is_gather = |row: &Row| {
         matches!(program.module.opcode(*row), Opcode::AllGather | Opcode::AllGatherStart)
     };

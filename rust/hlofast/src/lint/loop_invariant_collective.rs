@@ -3,8 +3,8 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts, is_kept};
 use crate::comms::{Collective, CollectiveKind};
+use crate::flow::walk::{Trail, converts, is_kept};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::OnceCell;

@@ -11,8 +11,8 @@
 use super::finding::Measure;
 use super::program::{Program, counted, form, grouped, percent};
 use super::site::{Rule, Site};
-use super::walk::{Trail, Use, conversions, converts, uses};
 use crate::cost::Backend;
+use crate::flow::walk::{Trail, Use, conversions, converts, uses};
 use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {

@@ -18,11 +18,11 @@
 
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
-use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use crate::Provenance;
 use crate::comms::CollectiveKind;
+use crate::comms::{Offsets, devices};
 use crate::cost::Backend;
 use crate::ir::Row;
 use crate::summary;
@@ -73,7 +73,8 @@ fn missed(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option
     if is_tpu && (!has_size_1 || spans_torus(program, cut.collective.row)) {
         return None;
     }
-    let devices = devices(program, program.members(cut.collective)?.iter().copied());
+    let devices =
+        devices(&program.collectives.context, program.members(cut.collective)?.iter().copied());
     let (_, mut starts) = same_parts(offsets, &cut.slices, &devices)?;
     let count = starts.len();
     starts.sort_unstable();

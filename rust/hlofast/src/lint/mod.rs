@@ -5,7 +5,6 @@
 //! new rule needs a file, a line in `RULES` and a test. Everything else, including the README's
 //! table of codes, is generated from `RULES`.
 
-mod along;
 mod batch_follows;
 mod batch_gathered;
 mod constraint;
@@ -22,7 +21,6 @@ mod low_precision_in_f32;
 mod missed_reduce_scatter;
 mod not_overlapped;
 mod offload_waited;
-mod offsets;
 mod one_hot_matmul;
 mod padding_waste;
 mod program;
@@ -35,8 +33,6 @@ mod resharded_scores;
 mod site;
 mod small_updates;
 mod undonated_state;
-mod varying;
-mod walk;
 mod widened_payload;
 mod widened_weights_kept;
 

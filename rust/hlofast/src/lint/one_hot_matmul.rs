@@ -19,8 +19,8 @@ use super::program::{Program, bytes, counted, grouped, percent};
 use super::reduced_twice::adds;
 use super::resharded_scores::sizes;
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts};
 use crate::flow::Phase;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::{CallRole, Dimension, Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 

@@ -14,8 +14,8 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts};
 use crate::cost::Backend;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
 use crate::ir::size::device_sizes;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId, ShapeView};

@@ -3,14 +3,14 @@
 use super::finding::{Falls, Measure};
 use super::replicated_parameter::parameter_arrays;
 use super::site::Site;
-use super::varying::Varying;
-use super::walk::Walk;
 use super::{Known, Options};
 use crate::comms::{
-    AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh, PermuteMatch,
+    AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh, Partitioned,
+    PermuteMatch, Varying,
 };
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::cost::{Cost, Executions};
+use crate::flow::walk::Walk;
 use crate::flow::{Attribution, Phase, Sources};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -331,15 +331,21 @@ impl<'a> Program<'a> {
         (self.known.mesh)()
     }
 
+    fn partitioned(&self) -> Partitioned<'_> {
+        let is_partitioned = self.is_partitioned();
+        let (module, collectives) = (self.module, self.collectives);
+        Partitioned { module, mesh: self.mesh(), collectives, is_partitioned }
+    }
+
     /// The axes along which devices hold different values; None without a mesh, or if the program
     /// is too large to follow.
     pub fn varying(&self) -> Option<&Varying> {
-        self.varying.get_or_init(|| Varying::new(self)).as_ref()
+        self.varying.get_or_init(|| Varying::new(&self.partitioned())).as_ref()
     }
 
     /// What is computed from the inputs of a program that is not partitioned; None as for `varying`.
     pub fn inputs(&self) -> Option<&Varying> {
-        self.inputs.get_or_init(|| Varying::of_inputs(self)).as_ref()
+        self.inputs.get_or_init(|| Varying::of_inputs(&self.partitioned())).as_ref()
     }
 
     /// The axes of collective `number`; empty without a mesh.
@@ -445,18 +451,6 @@ impl<'a> Program<'a> {
         let groups = self.collectives.groups.get(at)?;
         let first = || groups.expand(MOST_DEVICES)?.into_iter().next();
         self.members.get(at)?.get_or_init(first).as_deref()
-    }
-
-    /// Partition and replica of device `device`.
-    pub fn place_of(&self, device: u64) -> (u64, u64) {
-        let context = &self.collectives.context;
-        if context.header_is_silent() {
-            // The program has only partitions or only replicas, so device numbers are
-            // numbers of partitions or of replicas.
-            return (device, device);
-        }
-        let partitions = context.num_partitions.unwrap_or(1).max(1);
-        (device % partitions, device / partitions)
     }
 
     /// The unpadded bytes of the result of `row`; 0 if unknown.

@@ -6,7 +6,7 @@
 use super::finding::{Figure, Measure};
 use super::program::{Program, counted, grouped, percent};
 use super::site::{Rule, Site};
-use super::varying::axes_text;
+use crate::comms::axes_text;
 use crate::flow::Phase;
 use crate::ir::Row;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         let axes = varying.equal_operands(program.module, row);
-        let (_, devices) = axes_text(program, axes);
+        let (_, devices) = axes_text(program.mesh(), axes);
         let Some(flops) = program.product_flops(row).filter(|_| axes != 0 && devices > 1) else {
             continue;
         };
@@ -95,7 +95,7 @@ fn gradients(program: &Program<'_>, sites: &mut [Site]) {
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {
-    let (axes, devices) = axes_text(program, site.key);
+    let (axes, devices) = axes_text(program.mesh(), site.key);
     let gradient = site.figure("gradient_flops");
     let saved = site.flops.unwrap_or(0).saturating_sub(gradient);
     let with_gradient = match gradient {

@@ -4,9 +4,9 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::walk::is_kept;
-use crate::comms::Mesh;
+use crate::comms::{Mesh, donated};
 use crate::flow::Phase;
+use crate::flow::walk::is_kept;
 use crate::ir::decode::{AttributeValue, LeafSharding, Placement, SubgroupKind, decode};
 use crate::ir::intern::BuildMix;
 use crate::ir::{
@@ -212,15 +212,6 @@ fn copied(module: &Module, row: Row) -> Option<Spared> {
     let own = Spared { row: Row(user), shape: module.shape(row), from: row };
     let is_copy = module.opcode(own.row) == Opcode::Copy && module.shape(own.row) == own.shape;
     is_copy.then_some(own)
-}
-
-/// The numbers of the parameters that results alias, ascending.
-pub(super) fn donated(module: &Module) -> Vec<u64> {
-    let aliases = module.aliases().unwrap_or_default();
-    let numbers = aliases.iter().map(|alias| u64::try_from(alias.number).ok());
-    let mut numbers: Vec<u64> = numbers.flatten().collect();
-    numbers.sort_unstable();
-    numbers
 }
 
 /// How devices hold each leaf of the sharding `text`; None if unknown.

@@ -11,8 +11,8 @@
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts, is_maximum};
 use crate::comms::{Collective, CollectiveKind, Moved};
+use crate::flow::walk::{Trail, converts, is_maximum};
 use crate::ir::{Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 

@@ -2,10 +2,10 @@
 
 use super::finding::{Falls, Figure, Finding, Measure};
 use super::program::{Program, Runs, bytes};
-use super::walk::{Trail, converts};
 use crate::Provenance;
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::{Opcode, Row};
 use crate::memory::Change;
 use std::cmp::Reverse;

@@ -15,10 +15,10 @@ use super::finding::Measure;
 use super::float32_activations;
 use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
-use super::walk::{Trail, Use, converts, uses};
 use crate::Provenance;
 use crate::comms::{Collective, CollectiveKind};
 use crate::cost::Backend;
+use crate::flow::walk::{Trail, Use, converts, uses};
 use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {

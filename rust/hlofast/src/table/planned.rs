@@ -76,9 +76,9 @@ pub fn savable(origin: &Origin<'_>, policies: &Policies) -> Columns {
     let scan = |value: &Savable| loops.get(value.scan as usize).copied().unwrap_or(value.row);
     let doc = "The forward loop over layers that computes the value, or a row of the first layer.";
     table.rows(Field::instruction("scan", doc), each().map(scan));
-    let doc = "matmul, batched_matmul (with batch dimensions, or a convolution), ragged_matmul \
-               (jax.lax.ragged_dot), kernel, collective, other, or input (of a layer, which no policy \
-               recomputes).";
+    let doc = "matmul, batched_matmul (with batch dimensions, or a convolution), mapped_matmul (under \
+               jax.vmap, and the text does not tell which of these), ragged_matmul (jax.lax.ragged_dot), \
+               kernel, collective, other, or input (of a layer, which no policy recomputes).";
     table.texts(Field::word("kind", doc), each().map(|value| value.kind.as_str()));
     let shape = |value: &Savable| plain_shape_within(module.shapes(), value.shape, SHAPE_LIMIT);
     table.texts(common::shape(), each().map(shape));

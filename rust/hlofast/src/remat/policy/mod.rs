@@ -17,6 +17,7 @@
 
 mod again;
 mod base;
+mod batches;
 mod before;
 mod chip;
 mod choose;

@@ -89,7 +89,8 @@ pub fn is_checkpointed(module: &Module, back: &Graph, loops: usize) -> bool {
     })
 }
 
-fn is_named_product(module: &Module, row: Row) -> bool {
+/// Whether a row has the name of a product.
+pub fn is_named_product(module: &Module, row: Row) -> bool {
     components(module, row).next().is_some_and(|last| PRODUCTS.contains(&last))
 }
 
@@ -146,11 +147,18 @@ pub fn is_convolution(module: &Module, row: Row) -> bool {
 
 /// Whether a product has batch dimensions: dimensions that both operands and the result share.
 pub fn is_batched(module: &Module, row: Row) -> bool {
-    let equation = components(module, row).nth(1).unwrap_or_default();
-    if let Some(batched) = shares_letters(equation) {
+    if let Some(batched) = equation(module, row).and_then(shares_letters) {
         return batched;
     }
-    contraction(module, row).is_some_and(|product| product.batch > 1)
+    // Each device may have one element of such a dimension in a program that is partitioned by hand.
+    let is_written =
+        || module.attribute_bytes(row, "lhs_batch_dims").is_some_and(|own| own != b"{}");
+    contraction(module, row).is_some_and(|product| product.batch > 1) || is_written()
+}
+
+/// The equation of the einsum that a product is of.
+pub fn equation(module: &Module, row: Row) -> Option<&[u8]> {
+    components(module, row).nth(1).filter(|part| shares_letters(part).is_some())
 }
 
 /// Whether an einsum equation such as `bqhd,bkhd->bhqk` has letters in both operands and the

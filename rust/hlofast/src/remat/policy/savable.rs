@@ -16,6 +16,8 @@ pub enum SavableKind {
     Product,
     /// A matmul with batch dimensions, or a convolution of the program.
     BatchedProduct,
+    /// A matmul under `jax.vmap` of which the text does not tell whether it has batch dimensions.
+    MappedProduct,
     /// A matmul by groups of rows (`jax.lax.ragged_dot`), which JAX's policies of matmuls do not save.
     RaggedProduct,
     /// The results of a hand-written kernel, such as attention.
@@ -47,6 +49,7 @@ impl SavableKind {
         match self {
             SavableKind::Product => "matmul",
             SavableKind::BatchedProduct => "batched_matmul",
+            SavableKind::MappedProduct => "mapped_matmul",
             SavableKind::RaggedProduct => "ragged_matmul",
             SavableKind::Kernel => "kernel",
             SavableKind::Collective => "collective",

@@ -125,14 +125,14 @@ impl Unit {
 /// gains next to nothing, and the results of collectives that the partitioner inserts have no name
 /// in the program.
 fn units(policies: &Policies, module: &Module, prices: &Prices<'_>) -> Vec<Unit> {
-    use SavableKind::{BatchedProduct, Input, Kernel, Product, RaggedProduct};
+    use SavableKind::{BatchedProduct, Input, Kernel, MappedProduct, Product, RaggedProduct};
     let mut units: Vec<(i64, Unit)> = Vec::new();
     // A policy keeps all kernels that it knows by their primitive.
     let mut kernels: HashMap<Option<(u32, Row)>, usize, BuildMix> = HashMap::default();
     for (at, value) in policies.savable.iter().enumerate() {
         let is_kernel = value.kind == Kernel;
         let is_dear = is_kernel
-            || matches!(value.kind, Product | BatchedProduct | RaggedProduct)
+            || matches!(value.kind, Product | BatchedProduct | MappedProduct | RaggedProduct)
             || value.kind == Input && prices.host.is_some();
         if !is_dear {
             continue;

@@ -8,6 +8,7 @@ use super::is_collective;
 use super::pairs::{looped, trips_of};
 use super::scans::{Scan, is_heavy, is_rearrangement, is_unchanged, stacked};
 use crate::cost::Cost;
+use crate::flow::walk::is_kept;
 use crate::ir::{CallRole, ComputationId, Dimension, ElementType, Module, Opcode, Row, ShapeId};
 
 /// Limit on the loops in a layer that are looked at.
@@ -141,7 +142,7 @@ pub fn loops_over_layers(
             let element = sliced.and_then(|own| inner.nodes[*own as usize].element);
             let source = element.and_then(|own| state.get(own as usize)).and_then(|own| own.node());
             let is_whole = |source: u32| {
-                is_own && is_matrix(module, own.shape) && is_whole_weight(&graph, source)
+                is_own && is_matrix(module, own.shape) && is_whole_weight(module, &graph, source)
             };
             let is_any = |own: u32| is_sliced_weight(&graph, own) || is_stack(own) || is_whole(own);
             source.is_some_and(is_any)
@@ -220,12 +221,27 @@ fn is_matrix(module: &Module, shape: ShapeId) -> bool {
 
 /// Whether a value is an element of the state that the loop does not change, converted or rearranged: a pipeline
 /// runs the same layers in every iteration.
-fn is_whole_weight(graph: &Graph, node: u32) -> bool {
+fn is_whole_weight(module: &Module, graph: &Graph, node: u32) -> bool {
     let Some(last) = chain(graph, node).last().copied() else { return false };
     let own = &graph.nodes[last as usize];
     let read = graph.operands(last).first().filter(|_| is_rearrangement(own.opcode));
     let at = read.copied().unwrap_or(last);
-    graph.nodes[at as usize].element.is_some() && is_unchanged(graph, at)
+    graph.nodes[at as usize].element.is_some()
+        && (is_unchanged(graph, at) || is_handed_through(module, graph, at))
+}
+
+/// Whether an element of the state is handed on unchanged by an inner loop, which reads it.
+fn is_handed_through(module: &Module, graph: &Graph, node: u32) -> bool {
+    let through = || {
+        let element = graph.nodes[node as usize].element?;
+        let made = graph.root.element(element as usize).node()?;
+        let inner = graph.nodes[made as usize].whole?;
+        let index = *graph.indices.get(&made)? as usize;
+        let is_same = graph.states.get(&inner)?.get(index)?.node() == Some(node);
+        let body = module.called(graph.nodes[inner as usize].row, CallRole::Body)?;
+        Some(is_same && is_kept(module, body, index))
+    };
+    through().unwrap_or(false)
 }
 
 /// Whether a value is a slice of an element of the state that the loop does not change, converted or

@@ -50,7 +50,7 @@ struct Residual {
 /// The layers of an entry computation.
 #[derive(Debug)]
 pub struct Unrolled {
-    graph: Graph,
+    pub graph: Graph,
     layers: Layers,
     /// By node.
     origins: Vec<Origin>,

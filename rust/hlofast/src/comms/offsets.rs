@@ -1,7 +1,7 @@
 //! Values that depend on which device runs the program.
 
-use super::program::Program;
-use super::walk::{Trail, converts};
+use super::GroupContext;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{Literal, LiteralData};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementKind, Module, Opcode, Row};
@@ -16,7 +16,7 @@ const MOST_STEPS_OF_ALL: usize = 1 << 24;
 
 /// A device, as the program identifies it.
 #[derive(Clone, Copy)]
-pub(super) struct Device {
+pub(crate) struct Device {
     pub partition: u64,
     pub replica: u64,
 }
@@ -58,7 +58,7 @@ impl Values {
 }
 
 /// Evaluates integer expressions for given devices.
-pub(super) struct Offsets<'a> {
+pub(crate) struct Offsets<'a> {
     module: &'a Module,
     /// By constant: its elements.
     tables: RefCell<HashMap<Row, Option<Vec<i128>>, BuildMix>>,
@@ -67,7 +67,7 @@ pub(super) struct Offsets<'a> {
 }
 
 /// Whether `row` reads the number of the slice.
-pub(super) fn is_slice_id(module: &Module, row: Row) -> bool {
+pub(crate) fn is_slice_id(module: &Module, row: Row) -> bool {
     module.opcode(row) == Opcode::CustomCall
         && module.attribute_bytes(row, "custom_call_target") == Some(b"\"SliceId\"")
 }
@@ -238,9 +238,9 @@ fn integers(module: &Module, row: Row) -> Option<Vec<i128>> {
 const MOST_DEVICES: usize = 64;
 
 /// The first few of `devices`, as the program identifies them.
-pub(super) fn devices(program: &Program<'_>, devices: impl Iterator<Item = u64>) -> Vec<Device> {
+pub(crate) fn devices(context: &GroupContext, devices: impl Iterator<Item = u64>) -> Vec<Device> {
     let few = devices.take(MOST_DEVICES);
-    few.map(|device| program.place_of(device))
+    few.map(|device| context.place_of(device))
         .map(|(partition, replica)| Device { partition, replica })
         .collect()
 }

@@ -1,37 +1,42 @@
 //! Mesh axes as bits: those that the groups of collectives cover, and the places of devices along them.
 
 use super::offsets::Device;
-use super::program::Program;
-use crate::comms::AxisPart;
+use super::partitioned::Partitioned;
+use super::{AxisPart, CollectiveKind, Mesh, PermuteMatch};
 use crate::ir::Row;
 use crate::ir::intern::BuildMix;
 use std::collections::HashMap;
 
 /// Meshes with more axes are not followed: one bit of a mask stands for the batch.
-pub(super) const MOST_AXES: usize = 60;
+pub(crate) const MOST_AXES: usize = 60;
 /// On how many devices offsets are evaluated.
 const MOST_DEVICES: u64 = 1024;
 
 /// The bits of some axes.
-pub(super) fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
+pub(crate) fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
     parts.filter(|part| part.axis < MOST_AXES).fold(0, |mask, part| mask | 1 << part.axis)
 }
 
 /// The axes of a collective's groups.
 #[derive(Clone, Copy)]
-pub(super) struct Along {
+pub(crate) struct Covered {
     /// Axes that the groups cover in full.
     pub whole: u64,
     /// Axes of which the groups cover anything.
     pub any: u64,
 }
 
-/// By instruction of a collective: the axes of its groups.
-pub(super) fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along, BuildMix> {
+/// By instruction of a collective: the axes of its groups, or along which a collective-permute shifts values.
+pub(crate) fn groups(program: &Partitioned<'_>, all: u64) -> HashMap<Row, Covered, BuildMix> {
     let mut axes = HashMap::default();
     let collectives = program.collectives;
-    let Some(mesh) = program.mesh() else { return axes };
+    let Some(mesh) = program.mesh else { return axes };
     for collective in &collectives.collectives {
+        if collective.kind == CollectiveKind::CollectivePermute {
+            let any = shifted(program, mesh, collective.row).unwrap_or(all);
+            axes.insert(collective.row, Covered { whole: 0, any });
+            continue;
+        }
         let Some(groups) = collective.groups.and_then(|at| collectives.groups.get(at as usize))
         else {
             continue;
@@ -43,23 +48,32 @@ pub(super) fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along, Bui
             [] if groups.group_size() != Some(1) => all,
             parts => bits(parts.iter()),
         };
-        let along = Along { whole: bits(whole), any };
+        let covered = Covered { whole: bits(whole), any };
         let range = collective.members.start as usize..collective.members.end as usize;
         for row in collectives.members.get(range).unwrap_or_default() {
-            axes.insert(*row, along);
+            axes.insert(*row, covered);
         }
-        axes.insert(collective.row, along);
+        axes.insert(collective.row, covered);
     }
     axes
 }
 
+/// The axes along which all devices shift a value by the same distance; None if they do not.
+fn shifted(program: &Partitioned<'_>, mesh: &Mesh, row: Row) -> Option<u64> {
+    let context = &program.collectives.context;
+    match mesh.permute_of_row(program.module, row, context) {
+        Ok(PermuteMatch::Shift { parts, complete: true, .. }) => Some(bits(parts.iter())),
+        _ => None,
+    }
+}
+
 /// The devices of the mesh by position; empty if there are too many.
-pub(super) fn devices(program: &Program<'_>) -> Vec<Device> {
-    let Some(mesh) = program.mesh().filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
+pub(crate) fn devices(program: &Partitioned<'_>) -> Vec<Device> {
+    let Some(mesh) = program.mesh.filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
         return Vec::new();
     };
     let device = |position: u64| {
-        let (partition, replica) = program.place_of(mesh.device(position)?);
+        let (partition, replica) = program.collectives.context.place_of(mesh.device(position)?);
         Some(Device { partition, replica })
     };
     (0..mesh.device_count()).map(device).collect::<Option<_>>().unwrap_or_default()

@@ -12,14 +12,14 @@ const MOST_STEPS: usize = 512;
 const DEEPEST: usize = 16;
 
 /// Opcodes that keep every element of their first operand.
-pub(super) fn converts(opcode: Opcode) -> bool {
+pub(crate) fn converts(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, Bitcast | Convert | Copy | Reshape | Transpose | ReducePrecision)
 }
 
 /// A value on its way back to its origin.
 #[derive(Clone, Debug)]
-pub(super) struct Trail {
+pub(crate) struct Trail {
     pub row: Row,
     /// Index path into the result of `row`, innermost index first.
     path: Vec<u32>,
@@ -128,7 +128,7 @@ impl Trail {
 }
 
 /// Whether `row` takes maxima, as a softmax does of each row of scores.
-pub(super) fn is_maximum(module: &Module, row: Row) -> bool {
+pub(crate) fn is_maximum(module: &Module, row: Row) -> bool {
     // Compilers for TPUs take the maximum of a row by a window.
     matches!(module.opcode(row), Opcode::Reduce | Opcode::ReduceWindow)
         && module.called(row, CallRole::ToApply).is_some_and(|applied| {
@@ -138,7 +138,7 @@ pub(super) fn is_maximum(module: &Module, row: Row) -> bool {
 
 /// Whether loop body `body` passes element `index` of its state on unchanged. Compilers move such values to
 /// fast memory and back.
-pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {
+pub(crate) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {
     let root = Row(module.computation(body).root);
     let Some(&element) = module.operands(root).get(index) else { return false };
     module.opcode(root) == Opcode::Tuple && is_element(module, Row(element), index, MOST_MOVES)
@@ -167,7 +167,7 @@ fn is_element(module: &Module, row: Row, index: usize, left: u32) -> bool {
 }
 
 /// Whether the computation of async-start `row` only copies its operand or a part of it.
-pub(super) fn copies_part(module: &Module, row: Row) -> bool {
+pub(crate) fn copies_part(module: &Module, row: Row) -> bool {
     let called = module.calls(row).first().map(|call| module.computation(call.computation));
     called.is_some_and(|called| {
         let root = module.opcode(Row(called.root));
@@ -189,13 +189,13 @@ fn copied_in_parts(module: &Module, row: Row) -> Option<Row> {
 }
 
 /// Whether `row` puts the parts of an array, copied to fast memory one by one, together.
-pub(super) fn is_concatenation(module: &Module, row: Row) -> bool {
+pub(crate) fn is_concatenation(module: &Module, row: Row) -> bool {
     module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
 }
 
 /// A use of a value.
 #[derive(Clone, Debug)]
-pub(super) struct Use {
+pub(crate) struct Use {
     /// The row that uses the value.
     pub row: Row,
     /// The operand position.
@@ -210,7 +210,7 @@ const MOST_USES: usize = 256;
 const MOST_OPERANDS: usize = 1 << 14;
 
 /// A module with caches that speed up many walks through the same tuples and fusions.
-pub(super) struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     pub module: &'a Module,
     elements: RefCell<HashMap<Row, Rc<Elements>, BuildMix>>,
     parameters: RefCell<HashMap<ComputationId, Rc<ByNumber>, BuildMix>>,
@@ -277,17 +277,17 @@ impl<'a> Walk<'a> {
 }
 
 /// Whether a value may be followed through the row that takes it as the given operand.
-pub(super) type Passes = fn(&Module, Row, usize) -> bool;
+pub(crate) type Passes = fn(&Module, Row, usize) -> bool;
 
 /// Rows that keep every element of their operand.
-pub(super) fn conversions(module: &Module, row: Row, operand: usize) -> bool {
+pub(crate) fn conversions(module: &Module, row: Row, operand: usize) -> bool {
     operand == 0 && converts(module.opcode(row))
 }
 
 /// The uses of the result of `row`, looking through rows that `passes` accepts, into and out of
 /// fusions, and through tuples that are taken apart again. None if the value leaves the
 /// computation, has too many uses, or has a use that `wanted` rejects.
-pub(super) fn uses(
+pub(crate) fn uses(
     walk: &Walk<'_>,
     row: Row,
     passes: Passes,
@@ -297,7 +297,7 @@ pub(super) fn uses(
 }
 
 /// Like `uses`, for a row inside the fusions and calls `calls`, outermost first.
-pub(super) fn uses_within(
+pub(crate) fn uses_within(
     walk: &Walk<'_>,
     row: Row,
     calls: &[Row],

@@ -5,13 +5,14 @@
 //! cut by the number of a device differs along the axes on which the offset depends. A value that
 //! could not be followed differs along all axes, so that "equal along an axis" is always proved.
 
-use super::along::{Along, MOST_AXES, bits, devices, groups};
-use super::offsets::{Device, Offsets, is_slice_id};
-use super::program::Program;
-use super::walk::Trail;
-use crate::comms::{AxisPart, Mesh};
+use super::axis_bits::{Covered, MOST_AXES, bits, devices, groups};
+use super::moves::Moves;
+use super::offsets::{Device, Offsets};
+use super::partitioned::{Partitioned, donated};
+use super::{AxisPart, Mesh};
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::flow::markers::is_marker;
+use crate::flow::walk::Trail;
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row, ShapeView};
@@ -34,7 +35,7 @@ const STACKED_RANK: usize = 3;
 const LEAVES_PER_ROW: u64 = 64;
 
 /// By value: the axes along which devices hold different arrays.
-pub(super) struct Varying {
+pub(crate) struct Varying {
     /// By leaf, as in `Module::leaf_offsets`: a bit for each axis of the mesh, and `INPUT`.
     masks: Vec<u64>,
     /// By computation: whether the entry reaches it.
@@ -43,29 +44,37 @@ pub(super) struct Varying {
     all: u64,
     /// The axes that shard the batch of the inputs.
     batch: u64,
+    /// By collective: the axes of its groups.
+    groups: HashMap<Row, Covered, BuildMix>,
 }
 
 impl Varying {
     /// None without a mesh, if the program is not partitioned, or if it is too large to follow.
-    pub fn new(program: &Program<'_>) -> Option<Self> {
-        program.is_partitioned().then(|| Self::follow(program)).flatten()
+    pub fn new(program: &Partitioned<'_>) -> Option<Self> {
+        program.is_partitioned.then(|| Self::follow(program, u64::MAX)).flatten()
+    }
+
+    /// The same with the axes along which values surely come from different devices: those that could not be
+    /// followed do not differ.
+    pub fn least(program: &Partitioned<'_>) -> Option<Self> {
+        program.is_partitioned.then(|| Self::follow(program, 0)).flatten()
     }
 
     /// What is computed from the inputs, and the axes of the batch, of a program that is not partitioned.
     /// Which devices hold the same is not known there.
-    pub fn of_inputs(program: &Program<'_>) -> Option<Self> {
-        Some(Self { all: 0, ..Self::follow(program)? })
+    pub fn of_inputs(program: &Partitioned<'_>) -> Option<Self> {
+        Some(Self { all: 0, ..Self::follow(program, u64::MAX)? })
     }
 
-    fn follow(program: &Program<'_>) -> Option<Self> {
+    fn follow(program: &Partitioned<'_>, unknown: u64) -> Option<Self> {
         let module = program.module;
-        let mesh = program.mesh()?;
+        let mesh = program.mesh?;
         let leaves = *module.leaf_offsets().last()?;
         let most = LEAVES_PER_ROW.saturating_mul(module.row_count() as u64).max(1 << 16);
         if mesh.axes().len() > MOST_AXES || leaves > most {
             return None;
         }
-        let is_other = program.is_partitioned() && is_part(program);
+        let is_other = program.is_partitioned && program.is_part();
         if module.replica_count().is_some_and(|count| count > 1) || is_other {
             return None;
         }
@@ -83,16 +92,19 @@ impl Varying {
             offsets: Offsets::new(module),
             devices: OnceCell::new(),
             all,
+            unknown: all & unknown,
             visits: Cell::new(visits),
             has_run: vec![false; count],
             arguments: vec![0; leaves],
             orders: if module.is_ordered() { Vec::new() } else { vec![None; count] },
             masks: vec![0; leaves],
             sources: HashMap::default(),
+            moves: Moves::new(program),
         };
         let batch = follower.entry()?;
         follower.run(module.entry(), 0)?;
-        Some(Self { masks: follower.masks, is_reached: follower.has_run, all, batch })
+        let Follower { masks, has_run: is_reached, groups, .. } = follower;
+        Some(Self { masks, is_reached, all, batch, groups })
     }
 
     fn mask(&self, module: &Module, row: Row) -> Option<u64> {
@@ -116,6 +128,17 @@ impl Varying {
         self.mask(module, row).map_or(0, |mask| self.all & !mask)
     }
 
+    /// The axes along which devices may hold different values of `row`; None if unknown.
+    pub fn differing(&self, module: &Module, row: Row) -> Option<u64> {
+        Some(self.mask(module, row)? & self.all)
+    }
+
+    /// The axes along which a reduction adds up what devices hold, or a collective-permute shifts it; all if they
+    /// are unknown.
+    pub fn along(&self, row: Row) -> u64 {
+        self.groups.get(&row).map_or(self.all, |covered| covered.any)
+    }
+
     /// Whether `row` is computed from the inputs of the step.
     pub fn is_from_batch(&self, module: &Module, row: Row) -> bool {
         self.mask(module, row).is_some_and(|mask| mask & INPUT != 0)
@@ -130,29 +153,6 @@ impl Varying {
     pub fn of_batch(&self, parts: &[AxisPart]) -> u64 {
         bits(parts.iter()) & self.batch
     }
-}
-
-/// Names and number of devices of the axes `mask`: `data×model`.
-pub(super) fn axes_text(program: &Program<'_>, mask: u64) -> (String, u64) {
-    let axes = program.mesh().map(|mesh| mesh.axes()).unwrap_or_default().iter().enumerate();
-    let chosen = axes.filter(|(axis, _)| *axis < MOST_AXES && mask & (1 << axis) != 0);
-    let (mut names, mut devices) = (Vec::new(), 1u64);
-    for (_, axis) in chosen {
-        names.push(axis.name.as_str());
-        devices = devices.saturating_mul(axis.size);
-    }
-    (names.join("×"), devices)
-}
-
-/// Whether the module is the program of one slice of several: it does not say what differs between
-/// slices.
-fn is_part(program: &Program<'_>) -> bool {
-    let module = program.module;
-    let Some(mesh) = program.mesh() else { return true };
-    let partitions = module.num_partitions().and_then(|count| u64::try_from(count).ok());
-    mesh.slices().is_some_and(|slices| slices > 1)
-        || partitions.is_some_and(|count| count != mesh.device_count())
-        || module.rows().any(|row| is_slice_id(module, row))
 }
 
 /// The leaves of `row` in columns by leaf.
@@ -173,14 +173,16 @@ struct Sharded {
 
 /// Follows values through the program.
 struct Follower<'a, 'b> {
-    program: &'b Program<'a>,
+    program: &'b Partitioned<'a>,
     /// By row: where its leaves start in columns by leaf.
     places: &'a [u64],
-    groups: HashMap<Row, Along, BuildMix>,
+    groups: HashMap<Row, Covered, BuildMix>,
     offsets: Offsets<'a>,
     /// The devices of the mesh by position.
     devices: OnceCell<Vec<Device>>,
     all: u64,
+    /// Those along which a value differs that could not be followed.
+    unknown: u64,
     /// Visits of leaves that are left.
     visits: Cell<usize>,
     /// By computation: whether it has run.
@@ -192,6 +194,8 @@ struct Follower<'a, 'b> {
     masks: Vec<u64>,
     /// By row that starts an offset: the axes along which the offset differs.
     sources: HashMap<Row, u64, BuildMix>,
+    /// What collective-permutes move.
+    moves: Moves,
 }
 
 impl Follower<'_, '_> {
@@ -200,8 +204,8 @@ impl Follower<'_, '_> {
     /// other inputs.
     fn entry(&mut self) -> Option<u64> {
         let module = self.program.module;
-        let mesh = self.program.mesh()?;
-        let donated = super::replicated_parameter::donated(module);
+        let mesh = self.program.mesh?;
+        let donated = donated(module);
         let mut first = [0u64; 2];
         let mut inputs = [Vec::new(), Vec::new()];
         // By input of floating-point numbers: the axes and the size of its first dimension.
@@ -218,7 +222,7 @@ impl Follower<'_, '_> {
             let shapes = module.shapes().leaves(module.shape(row));
             for (index, (leaf, shape)) in range.zip(shapes).enumerate() {
                 let own = sharded.get(index.min(sharded.len().saturating_sub(1)));
-                let own = own.copied().unwrap_or(Sharded { mask: self.all, first: 0 });
+                let own = own.copied().unwrap_or(Sharded { mask: self.unknown, first: 0 });
                 *self.masks.get_mut(leaf)? = own.mask;
                 let ShapeView::Array(array) = module.shapes().get(shape) else { continue };
                 if is_state || array.rank() == 0 {
@@ -254,7 +258,7 @@ impl Follower<'_, '_> {
     fn sharded(&self, mesh: &Mesh, text: &[u8]) -> Vec<Sharded> {
         let of_leaf = |own: &LeafSharding<'_>| {
             let Ok(spec) = mesh.partition_spec(own) else {
-                return Sharded { mask: self.all, first: 0 };
+                return Sharded { mask: self.unknown, first: 0 };
             };
             let parts = spec.dimensions.iter().flat_map(|dimension| &dimension.axes);
             let mask = bits(parts.chain(&spec.unreduced).chain(&spec.manual)) & self.all;
@@ -393,8 +397,10 @@ impl Follower<'_, '_> {
         let joined = |own: &Self| operands.iter().fold(0, |mask, row| mask | own.of(Row(*row)));
         match module.opcode(row) {
             Parameter | Constant | Iota | AfterAll => {}
-            PartitionId | ReplicaId | Rng | RngGetAndUpdateState | Infeed | Recv | RecvDone
-            | Unknown => self.set(row, self.all),
+            PartitionId | ReplicaId => self.set(row, self.all),
+            Rng | RngGetAndUpdateState | Infeed | Recv | RecvDone | Unknown => {
+                self.set(row, self.unknown);
+            }
             GetTupleElement => {
                 let tuple = Row(*operands.first()?);
                 let index = module.tuple_index(row);
@@ -446,10 +452,15 @@ impl Follower<'_, '_> {
                 self.set(row, mask & !along);
             }
             ReduceScatter | AllToAll | RaggedAllToAll => {
-                let along = self.groups.get(&row).map_or(self.all, |along| along.any);
+                let along = self.groups.get(&row).map_or(self.unknown, |along| along.any);
                 self.set(row, joined(self) | along);
             }
-            CollectivePermute | CollectivePermuteStart => self.set(row, joined(self) | self.all),
+            CollectivePermute | CollectivePermuteStart => {
+                let mask = joined(self);
+                let (moved, work) = self.moves.differing(self.program, row, mask & self.all);
+                self.spend(work);
+                self.set(row, mask & INPUT | moved.unwrap_or(mask | self.unknown) & self.all);
+            }
             // An element of a table by the number of the device.
             DynamicSlice if self.is_number(row) => {
                 let mask = joined(self);
@@ -467,7 +478,7 @@ impl Follower<'_, '_> {
                 self.set(row, mask);
             }
             CustomCall => {
-                let mask = if self.is_alike(row) { joined(self) } else { joined(self) | self.all };
+                let mask = joined(self) | if self.is_alike(row) { 0 } else { self.unknown };
                 self.set(row, mask);
             }
             _ => self.set(row, joined(self)),
@@ -517,7 +528,7 @@ impl Follower<'_, '_> {
                 let root = Row(module.computation(call.computation).root);
                 self.pass(self.leaves(root), self.leaves(row));
             }
-            _ => self.set(row, self.all),
+            _ => self.set(row, self.unknown),
         }
     }
 
@@ -536,7 +547,8 @@ impl Follower<'_, '_> {
         if let Some(known) = self.sources.get(&row) {
             return *known;
         }
-        let axes = self.offset_axes(row).map_or(mask, |axes| axes | mask & INPUT);
+        let own = self.offset_axes(row).map(|axes| axes | mask & INPUT);
+        let axes = own.unwrap_or(mask & (self.unknown | !self.all));
         self.sources.insert(row, axes);
         axes
     }
@@ -547,7 +559,7 @@ impl Follower<'_, '_> {
             return None;
         }
         let values = self.offsets.values(Trail::new(row), devices)?;
-        let mesh = self.program.mesh()?;
+        let mesh = self.program.mesh?;
         let mut axes = 0;
         for (axis, own) in mesh.axes().iter().enumerate() {
             let stride = usize::try_from(mesh.stride(axis)?).ok()?.max(1);

@@ -1,0 +1,84 @@
+//! What devices get from others by collective-permutes.
+
+use super::axis_bits::MOST_AXES;
+use super::partitioned::Partitioned;
+use super::{CollectiveKind, Mesh};
+use crate::ir::Row;
+use crate::ir::intern::BuildMix;
+use std::collections::HashMap;
+
+/// Meshes with more devices are not followed.
+const MOST_DEVICES: u64 = 1024;
+
+/// The collective-permutes of a program.
+pub(crate) struct Moves {
+    /// By row: its number among the collectives.
+    numbers: HashMap<Row, usize, BuildMix>,
+    /// By row: by position of a device in the mesh, that of the device whose value it gets, if it gets any. Empty
+    /// if the pairs do not fit the mesh, or if there are too many devices.
+    sources: HashMap<Row, Vec<Option<u64>>, BuildMix>,
+}
+
+impl Moves {
+    pub fn new(program: &Partitioned<'_>) -> Self {
+        let all = program.collectives.collectives.iter().enumerate();
+        let permutes = all.filter(|(_, own)| own.kind == CollectiveKind::CollectivePermute);
+        let numbers = permutes.map(|(number, own)| (own.row, number)).collect();
+        Self { numbers, sources: HashMap::default() }
+    }
+
+    /// The axes along which devices hold different results of a permute, if they hold different operands along
+    /// those of `mask`; None if unknown. And how many steps it took to find out.
+    pub fn differing(
+        &mut self,
+        program: &Partitioned<'_>,
+        row: Row,
+        mask: u64,
+    ) -> (Option<u64>, usize) {
+        let Some(mesh) = program.mesh else { return (None, 0) };
+        let number = self.numbers.get(&row).copied();
+        let find = || number.and_then(|own| sources(program, mesh, own)).unwrap_or_default();
+        let sources = self.sources.entry(row).or_insert_with(find);
+        let found = (!sources.is_empty()).then(|| differing(mesh, sources, mask));
+        (found, sources.len())
+    }
+}
+
+fn sources(program: &Partitioned<'_>, mesh: &Mesh, number: usize) -> Option<Vec<Option<u64>>> {
+    if mesh.device_count() > MOST_DEVICES {
+        return None;
+    }
+    let all = program.collectives;
+    let range = &all.collectives.get(number)?.pairs;
+    let pairs = all.pairs.get(range.start as usize..range.end as usize)?;
+    let mut sources = vec![None; mesh.device_count() as usize];
+    for (source, target) in pairs {
+        let position = |device: i64| mesh.position(u64::try_from(device).ok()?);
+        *sources.get_mut(position(*target)? as usize)? = Some(position(*source)?);
+    }
+    (!pairs.is_empty()).then_some(sources)
+}
+
+/// The axes along which neighbours get values that differ, where values differ along the axes of `mask`.
+fn differing(mesh: &Mesh, sources: &[Option<u64>], mask: u64) -> u64 {
+    let digits = || {
+        let axes = mesh.axes().iter().enumerate().take(MOST_AXES);
+        axes.filter_map(|(axis, own)| Some((axis, mesh.stride(axis)?.max(1), own.size.max(1))))
+    };
+    // A value depends on the coordinates along these axes of the device that it comes from.
+    let value = |source: &Option<u64>| {
+        let source = (*source)?;
+        let own = digits().filter(|(axis, ..)| mask & (1 << axis) != 0);
+        Some(own.fold(0, |value, (_, stride, size)| value + source / stride % size * stride))
+    };
+    let values: Vec<Option<u64>> = sources.iter().map(value).collect();
+    let differs = |stride: u64, size: u64| {
+        let apart = |block: &[Option<u64>]| {
+            let next = block.get(stride as usize..).unwrap_or_default();
+            next.iter().zip(block).any(|(value, before)| value != before)
+        };
+        values.chunks((stride * size) as usize).any(apart)
+    };
+    let found = digits().filter(|(_, stride, size)| differs(*stride, *size));
+    found.fold(0, |axes, (axis, ..)| axes | 1 << axis)
+}
