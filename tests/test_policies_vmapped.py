@@ -49,6 +49,7 @@ def test_matmuls_have_the_batch_dimensions_of_the_text_before_optimisation(progr
         # The weights of stages are mapped too: no matmul is without batch dimensions.
         ("stages", 0, 8),
         ("held_two_stages", 0, 8),
+        ("held_split_stages", 0, 8),
         # The program is partitioned by hand: each device sees its own stage alone.
         ("manual_stages", 6, 2),
         # The two matmuls of experts, and scores of attention.
@@ -57,6 +58,7 @@ def test_matmuls_have_the_batch_dimensions_of_the_text_before_optimisation(progr
         # Examples share their weights.
         ("examples", 6, 2),
         ("held_nested_examples", 6, 2),
+        ("held_split_examples", 6, 2),
         # Heads share their input but not what comes out: only the last product of attention maps both.
         ("heads", 5, 3),
     ],
