@@ -7,10 +7,10 @@
 ``tests/fixtures/planted_steps.py`` has the train steps, one fault each; those of
 ``planted_others.py`` were written and compiled before any rule was changed for them, those of
 ``planted_later.py`` after that, those of ``planted_final.py`` after the rules had been mended for
-those, and those of ``planted_fresh.py`` last. The source of a twin follows the remedy; both are
-compiled for TPUs. Measured are payload of all collectives and FLOPs of all matmuls of the compiled
-texts, and the bytes that XLA allocates in HBM, gaps in its heap included; the peak without these is
-measured too. Nothing is compiled here.
+those, and those of ``planted_fresh.py`` last; those of ``planted_masks.py`` are about one rule. The
+source of a twin follows the remedy; both are compiled for TPUs. Measured are payload of all
+collectives and FLOPs of all matmuls of the compiled texts, and the bytes that XLA allocates in HBM,
+gaps in its heap included; the peak without these is measured too. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ import warnings
 import hlofast
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
-NAMES = ("planted_steps", "planted_others", "planted_later", "planted_final", "planted_fresh")
+NAMES = tuple(
+    f"planted_{own}" for own in ("steps", "others", "later", "final", "fresh", "masks")
+)
 FOLDERS = [FIXTURES / own for own in NAMES]
 DEVICES = {
     "decoder": "tpu-v5p",
@@ -59,6 +61,12 @@ DEVICES = {
     "distilled": "tpu-v6e",
     "states": "tpu-v5e",
     "caption": "tpu-v5e",
+    "ring": "tpu-v5p",
+    "context": "tpu-v6e",
+    "blocks": "tpu-v5e",
+    "dropped": "tpu-v6e",
+    "windows": "tpu-v5p",
+    "parts": "tpu-v5e",
 }
 TWINS = {
     "decoder.none": "decoder.saved",
@@ -202,6 +210,11 @@ LAST = (
     ("caption.wide_stream", ("float32-activations",), "payload"),
 )
 """Promises of further faults of the same models, added after the rules had been mended for them."""
+MASKS = tuple(
+    (f"{own}.stacked_mask", ("stacked-masks",), "allocated")
+    for own in ("ring", "context", "blocks", "dropped", "windows", "parts")
+)
+"""Promises of train steps whose masks a loop keeps; the last two were written after the rule."""
 
 
 @functools.cache
@@ -297,7 +310,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=pathlib.Path)
     given = parser.parse_args()
-    sets = (PROMISES, UNSEEN, LATER, FINAL, FRESH, LAST)
+    sets = (PROMISES, UNSEEN, LATER, FINAL, FRESH, LAST, MASKS)
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
         ratio = "    -" if own["ratio"] is None else f"{own['ratio']:5.2f}"
@@ -327,6 +340,7 @@ def main():
         "promises of steps written after all rules",
         "promises of steps written last",
         "promises of faults added after that",
+        "promises of steps whose masks a loop keeps",
     )
     rest = records
     for text, own in zip(what, sets, strict=True):

@@ -451,6 +451,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         let is_partitioned = self.is_partitioned();
         let allocated = OnceLock::new();
         let memory_falls = |change: &Change| self.memory_falls(change, &allocated);
+        let peak = || u64::try_from(self.account().ok()?.hbm_peak()).ok();
         let known = lint::Known {
             mesh: &mesh,
             along: &along,
@@ -459,6 +460,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             is_partitioned,
             backend: self.identity().backend.as_ref().map(|guess| guess.value),
             memory_falls: &memory_falls,
+            peak: &peak,
             is_too_large,
         };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)

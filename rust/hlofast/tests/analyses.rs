@@ -178,6 +178,7 @@ fn results_are_those_of_the_functions() {
         along: &along,
         sources: analyses.sources(),
         time: &|| None,
+        peak: &|| None,
         is_too_large: &|| false,
         memory_falls: &|_| None,
         is_partitioned: analyses.is_partitioned(),

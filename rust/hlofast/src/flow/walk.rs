@@ -43,6 +43,11 @@ impl Trail {
         &self.path
     }
 
+    /// The fusions and calls around the value, outermost first.
+    pub fn calls(&self) -> &[Row] {
+        &self.calls
+    }
+
     /// The value of operand `index` of the current row.
     pub fn operand(&self, module: &Module, index: usize) -> Option<Trail> {
         let row = Row(*module.operands(self.row).get(index)?);

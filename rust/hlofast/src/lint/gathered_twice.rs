@@ -299,6 +299,7 @@ mod tests {
                 time: &|| None,
                 is_partitioned: true,
                 backend: None,
+                peak: &|| None,
                 is_too_large: &|| false,
                 memory_falls: &|_| None,
             };

@@ -32,6 +32,7 @@ mod replicated_parameter;
 mod resharded_scores;
 mod site;
 mod small_updates;
+mod stacked_masks;
 mod undonated_state;
 mod widened_payload;
 mod widened_weights_kept;
@@ -106,6 +107,7 @@ const RULES: &[Rule] = &[
     small_updates::RULE,
     copied_parameter::RULE,
     resharded_scores::RULE,
+    stacked_masks::RULE,
 ];
 
 /// The mesh of a program, computed only when a rule asks for it.
@@ -135,6 +137,8 @@ pub struct Known<'a> {
     pub backend: Option<summary::Backend>,
     /// By how much memory falls after a change of the program's values; None if unknown.
     pub memory_falls: &'a dyn Fn(&Change) -> Option<Falls>,
+    /// The peak of memory that `memory_falls` starts from; None if unknown.
+    pub peak: &'a dyn Fn() -> Option<u64>,
     /// Whether the step needs more memory than the device has.
     pub is_too_large: &'a dyn Fn() -> bool,
 }

@@ -199,6 +199,19 @@ fn moved(program: &Program<'_>, row: Row, other: Row, size: u64) -> u64 {
     rows.saturating_add(written.saturating_mul(if is_lookup { 1 } else { 2 }))
 }
 
+/// The line of the source on which the one-hot matrix at `trail` is compared.
+pub(super) fn line(program: &Program<'_>, trail: Trail) -> Option<(i32, i32)> {
+    let (compare, _) = one_hot(program.module, trail, 0)?;
+    Some(program.sources().place(program.module.metadata_columns(), compare))
+}
+
+/// The lines of all one-hot matrices that matmuls multiply.
+pub(super) fn lines(program: &Program<'_>) -> HashSet<(i32, i32)> {
+    let sides = |row: Row| program.module.operands(row).iter().take(2);
+    let lines = program.products().flat_map(sides);
+    lines.filter_map(|side| line(program, Trail::new(Row(*side)))).collect()
+}
+
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     let mut matrices = Matrices::new();

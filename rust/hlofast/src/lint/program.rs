@@ -274,6 +274,11 @@ impl<'a> Program<'a> {
         (self.known.memory_falls)(change)
     }
 
+    /// The peak of memory in XLA's account; None if unknown.
+    pub fn peak(&self) -> Option<u64> {
+        (self.known.peak)()
+    }
+
     /// Modelled seconds of one step; None without a device or if the time is unknown.
     pub fn step_seconds(&self) -> Option<f64> {
         let seconds = (self.known.time)()?.simulation.step.seconds;
