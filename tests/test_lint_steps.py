@@ -265,6 +265,24 @@ def test_constraints_are_found_before_partitioning(name: str, code: str) -> None
         assert 0 < sum(finding.bytes or 0 for finding in found) <= after
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("experts.one_hot", "send rows instead of multiplying"),
+        ("switched.one_hot", "send rows instead of multiplying"),
+        ("routed.one_hot", "send rows instead of multiplying"),
+        ("decoder.one_hot", "look up rows instead of multiplying"),
+        ("t5.one_hot", "look up rows instead of multiplying"),
+        ("graphs.one_hot", "look up rows instead of multiplying"),
+    ],
+)
+def test_tokens_that_a_router_sends_are_no_lookup(name: str, words: str) -> None:
+    found = advice_accuracy.module(name).lint().of("one-hot-matmul")
+    assert found and all(words in finding.remedy for finding in found)
+    # The twins follow this remedy.
+    assert advice_accuracy.module(advice_accuracy.twin(name)).lint().of("one-hot-matmul") == ()
+
+
 def test_a_lookup_that_takes_as_long_is_no_finding() -> None:
     # A gather of few rows of each sequence takes as long as the matmul.
     assert advice_accuracy.module("encoder.one_hot").lint().of("one-hot-matmul") == ()

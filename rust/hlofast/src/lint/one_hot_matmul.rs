@@ -35,6 +35,14 @@ pub(super) const RULE: Rule = Rule {
              rows, look up locally in shard_map and combine with psum",
 };
 
+/// The remedy where a router chooses: there is no table to look up.
+const SEND_ROWS: &str = "send rows instead of multiplying: number the slots of all experts, where = \
+                         expert * capacity + place, beyond the last for tokens without a place; \
+                         collect with jnp.zeros((experts * capacity, width), x.dtype).at[where].set(x, \
+                         mode='drop') and bring the results back with made.at[where].get(mode='fill', \
+                         fill_value=0), which is weighted by the router's scores (under jax.vmap, for \
+                         each row of the batch)";
+
 fn keeps(opcode: Opcode) -> bool {
     converts(opcode) || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice)
 }
@@ -152,6 +160,45 @@ fn made_one_hot(module: &Module, trail: Trail, depth: usize) -> Option<(Row, u64
     }
 }
 
+/// Limit on the rows from which the choice of a router is computed.
+const MOST_ROUTED: usize = 512;
+
+/// Whether what `compare` compares with an iota is chosen by a router: it comes from a sort, the largest of
+/// some values, or a count of earlier choices. Labels and tokens come from the batch.
+fn is_routed(module: &Module, compare: Row) -> bool {
+    use Opcode::*;
+    let mut seen = HashSet::new();
+    let start = Trail::new(compare);
+    let operands = |trail: &Trail| {
+        let count = module.operands(trail.row).len();
+        (0..count).filter_map(|at| trail.operand(module, at)).collect::<Vec<_>>()
+    };
+    let mut waiting = operands(&start);
+    while let Some(trail) = waiting.pop() {
+        let trail = trail.follow(module, spreads);
+        let row = trail.row;
+        if seen.len() == MOST_ROUTED || !seen.insert(row) {
+            continue;
+        }
+        let is_choice = match module.opcode(row) {
+            Sort | Topk | ReduceWindow => true,
+            // The place of the largest value comes with the value.
+            Reduce => module.operands(row).len() > 2,
+            CustomCall => module.attribute_bytes(row, "custom_call_target") == Some(b"\"TopK\""),
+            _ => false,
+        };
+        if is_choice {
+            return true;
+        }
+        if module.opcode(row).is_elementwise()
+            || matches!(module.opcode(row), Pad | Concatenate | Reduce)
+        {
+            waiting.extend(operands(&trail));
+        }
+    }
+    false
+}
+
 /// How far the values at `trail` count if they are an iota, perhaps shifted.
 fn counts_up(module: &Module, trail: Trail, depth: usize) -> Option<u64> {
     let trail = trail.follow(module, repeats);
@@ -170,19 +217,25 @@ fn counts_up(module: &Module, trail: Trail, depth: usize) -> Option<u64> {
     }
 }
 
-/// Bytes that a gather or scatter instead of the matmul in `row` moves, whose operand `other` is not
-/// one-hot. `size` is that of the dimension along which the other is.
-fn moved(program: &Program<'_>, row: Row, other: Row, size: u64) -> u64 {
-    let module = program.module;
+/// Whether the matmul in `row` contracts the dimension of `size` along which its matrix is one-hot, so that it picks
+/// rows of `other`.
+fn is_lookup(program: &Program<'_>, row: Row, other: Row, size: u64) -> bool {
     let has = |row: Row| {
-        let array = module.shapes().array(module.shape(row));
+        let array = program.module.shapes().array(program.module.shape(row));
         array.is_some_and(|array| {
             let mut sizes = (0..array.rank()).filter_map(|at| array.dimension(at)?.bound());
             sizes.any(|own| u64::try_from(own) == Ok(size))
         })
     };
+    has(other) && !has(row)
+}
+
+/// Bytes that a gather or scatter instead of the matmul in `row` moves, whose operand `other` is not
+/// one-hot. `size` is that of the dimension along which the other is.
+fn moved(program: &Program<'_>, row: Row, other: Row, size: u64) -> u64 {
+    let module = program.module;
     let (result, read) = (program.bytes(row), program.bytes(other));
-    let is_lookup = has(other) && !has(row);
+    let is_lookup = is_lookup(program, row, other, size);
     let rows = match is_lookup {
         true => result.saturating_mul(2),
         false => result.saturating_mul(3).saturating_add(read),
@@ -215,6 +268,7 @@ pub(super) fn lines(program: &Program<'_>) -> HashSet<(i32, i32)> {
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     let mut matrices = Matrices::new();
+    let mut routed = HashSet::new();
     for row in program.products() {
         let &[first, second, ..] = module.operands(row) else { continue };
         let sides = [(first, second), (second, first)];
@@ -240,6 +294,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             site.is_anywhere = true;
         }
         site = site.sum("replacing_bytes", moved.unwrap_or(0));
+        // A gradient collects rows too; experts do in the forward pass.
+        let is_sent = runs.phase != Phase::Backward && !is_lookup(program, row, other, size);
+        if is_sent && (routed.contains(&site.key) || is_routed(module, compare)) {
+            routed.insert(site.key);
+        }
         let side = if other == Row(first) { second } else { first };
         let written = program.sources().place(module.metadata_columns(), row);
         matrices.entry((written, sizes(program, Row(side)))).or_insert(site.key);
@@ -247,6 +306,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
     if !matrices.is_empty() {
         gradients(program, &matrices, sites);
+    }
+    for site in sites.iter_mut().filter(|site| routed.contains(&site.key)) {
+        site.remedy = Some(SEND_ROWS);
     }
 }
 
