@@ -58,7 +58,7 @@ pub struct Options {
     /// parameter, the share of the bytes of all parameters.
     pub min_share: f64,
     /// Replicated parameters are a finding if sharding them saves at least this share of the bytes
-    /// of all parameters.
+    /// of all parameters. Masks that loops keep are one if the peak falls by at least this share of it.
     pub min_replicated_share: f64,
     /// State that is not donated is a finding from this many bytes.
     pub min_undonated_bytes: u64,
