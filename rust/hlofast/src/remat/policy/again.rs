@@ -4,6 +4,7 @@ use super::base::{Changes, prefix};
 use super::fixed::Fixed;
 use super::passes;
 use super::scans::{Scan, is_heavy};
+use super::scores::read_until;
 use super::softmax::Softmax;
 use super::stored::{plain, remade, writes_stack, written};
 use super::{Fate, Outcome, Policies, Prices, is_collective};
@@ -215,7 +216,7 @@ impl<'a> Again<'a> {
 
     /// Changes the bytes at each step to those of the policy.
     pub fn account(&self, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
-        let (scan, timeline) = (self.scan, &self.policies.timeline);
+        let scan = self.scan;
         let trips = i64::try_from(scan.trips).unwrap_or(i64::MAX);
         let start = *scan.back_steps.start();
         for stack in &scan.stacks {
@@ -289,20 +290,23 @@ impl<'a> Again<'a> {
                 bytes.add(steps.clone(), -size);
             }
         }
-        for shared in timeline.shared(self.number) {
-            if shared.stacks.iter().any(|node| is_light(scan, self.fixed, *node, &self.states)) {
-                bytes.add(shared.steps.clone(), shared.bytes);
-            }
-        }
         for stack in &scan.stacks {
             if is_light(scan, self.fixed, stack.node, &self.states) {
-                let scores = self.fixed.scores.iter().find(|own| own.weights == stack.node);
-                if scores.is_some_and(|own| !own.writes_weights) {
-                    continue;
+                // The exponentials, or the product they are made from, are in memory in place of a copy out of the stack.
+                let is_made = |own: &Softmax| own.exponentials == stack.node;
+                let is_needed = self.states[stack.node as usize].last().is_some();
+                if is_needed && self.fixed.softmaxes.iter().any(is_made) {
+                    let copies = stack.reads.iter().filter_map(|read| read.copies.as_ref());
+                    for (size, live) in copies.flatten() {
+                        bytes.add(live.clone(), -size);
+                    }
                 }
-                let is_written = scores.is_some();
-                let kept = timeline.is_kept(scan, (stack, is_written), |node| self.holds(node));
-                if let Some(last) = kept {
+                let scores = self.fixed.scores.iter();
+                let mut writing =
+                    scores.filter(|own| own.weights == stack.node && own.writes_weights);
+                let last =
+                    writing.next().and_then(|_| read_until(scan, stack, |own| self.holds(own)));
+                if let Some(last) = last {
                     bytes.add(start..=last, self.fixed.bytes[stack.node as usize]);
                 }
                 continue;
@@ -336,8 +340,16 @@ impl<'a> Again<'a> {
                 steps.into_iter().for_each(|steps| bytes.add(steps, size(own.product)));
             }
         }
-        if !product.is_kept() && is_light(own.weights) && !self.is_early(own) {
-            bytes.add(own.weight_steps(), size(own.weights));
+        if product.is_kept() || !is_light(own.weights) {
+            return;
+        }
+        if !self.is_early(own) {
+            bytes.add(own.gradient..=own.gradient, size(own.weights));
+        }
+        // The product by the weights runs with the gradient, to free what it reads. In the text it may wait, as stacks
+        // are in memory anyway.
+        if let Some(last) = product.last().filter(|last| !own.is_written && *last > own.gradient) {
+            bytes.add(own.gradient + 1..=last, -size(own.product));
         }
     }
 

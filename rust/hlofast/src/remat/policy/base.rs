@@ -7,18 +7,16 @@
 
 use super::counted::counted_once;
 use super::graph::{Graph, MOST_ROWS};
-use super::scans::{MOST_REARRANGED, Scan, Stack, is_heavy, is_rearrangement, node_of};
+use super::scans::{Scan, node_of};
 use crate::flow::{has_compiler_clones, is_compiler_clone};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ComputationId, ElementType, Module, Opcode, Row};
+use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
-/// Limit on the nodes that are opened to find out whether a value is expensive.
-const MOST_OPENED: usize = 256;
 
 /// Bytes at each step.
 #[derive(Debug)]
@@ -30,21 +28,6 @@ pub struct Timeline {
     pub beyond: i64,
     /// Whether XLA has rematerialised by itself.
     is_pressed: bool,
-    /// By scan: values of its backward body that a program that fits keeps.
-    shared: Vec<Vec<Shared>>,
-}
-
-/// A value that a backward body makes from stacked values and that several products read. While the
-/// stacked values are in memory, the fusions of those products each compute it; where the stacked
-/// values are themselves recomputed, it is computed once and kept.
-#[derive(Debug)]
-pub struct Shared {
-    /// Its bytes.
-    pub bytes: i64,
-    /// The steps after the first to the last product.
-    pub steps: RangeInclusive<u32>,
-    /// The nodes of the forward body whose stacks it is made from, if they are expensive.
-    pub stacks: Vec<u32>,
 }
 
 /// Bytes at each step under a policy.
@@ -63,7 +46,6 @@ impl Timeline {
         memory: &Memory,
         values: &[LiveValue],
         scans: &[Scan],
-        sizes: &[i64],
         (peak, twice): (i64, &[(u32, i64)]),
     ) -> Option<Self> {
         let counted = counted_once(memory, twice);
@@ -71,13 +53,8 @@ impl Timeline {
         let is_pressed = has_compiler_clones(module);
         let bytes: Option<Vec<i64>> =
             counted.iter().map(|bytes| bytes.checked_add(beyond)).collect();
-        let mut timeline = Timeline {
-            bytes: bytes?,
-            rows: memory.sequence().to_vec(),
-            beyond,
-            is_pressed,
-            shared: Vec::new(),
-        };
+        let mut timeline =
+            Timeline { bytes: bytes?, rows: memory.sequence().to_vec(), beyond, is_pressed };
         if !is_pressed {
             return Some(timeline);
         }
@@ -90,7 +67,6 @@ impl Timeline {
             for (graph, id) in [(&scan.body, scan.body_id), (&scan.back, scan.back_id)] {
                 join_clones(module, graph, id, (values, u32::MAX), &mut changes);
             }
-            timeline.shared.push(shared_by(module, scan, memory, values, sizes));
             let place = module.computation_of(scan.outer()[0]);
             if places.contains(&place) {
                 continue;
@@ -113,7 +89,7 @@ impl Timeline {
             *change = sum;
         }
         changes.truncate(rows.len());
-        Timeline { bytes: changes, rows, beyond: 0, is_pressed: false, shared: Vec::new() }
+        Timeline { bytes: changes, rows, beyond: 0, is_pressed: false }
     }
 
     /// The bytes at each step of a module whose layers are in its entry computation; rows run at the steps
@@ -126,7 +102,7 @@ impl Timeline {
         (new, moved): (&[u32], &[i64]),
         peak: i64,
     ) -> Option<Self> {
-        let mut timeline = Self::new(module, memory, values, &[], &[], (peak, &[]))?;
+        let mut timeline = Self::new(module, memory, values, &[], (peak, &[]))?;
         for (row, new) in memory.sequence().iter().zip(new) {
             timeline.rows[*new as usize] = *row;
         }
@@ -164,33 +140,9 @@ impl Timeline {
         self.rows.get(step).map(|row| Row(*row))
     }
 
-    /// The values of the backward body of a scan that a program that fits keeps.
-    pub fn shared(&self, scan: u32) -> &[Shared] {
-        self.shared.get(scan as usize).map_or(&[], Vec::as_slice)
-    }
-
     /// No changes yet.
     pub fn changes(&self) -> Changes<'_> {
         Changes { timeline: self, changes: vec![0; self.bytes.len() + 1], total: 0 }
-    }
-
-    /// The last step that reads a stacked value, if a program that fits keeps the value because
-    /// products of both passes read it and it is expensive; in a text that fits only if `is_written`.
-    /// `is_again` tells whether a node of the forward body runs again.
-    pub fn is_kept(
-        &self,
-        scan: &Scan,
-        (stack, is_written): (&Stack, bool),
-        is_again: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
-        if !self.is_pressed && !is_written || !is_costly(&scan.body, stack.node) {
-            return None;
-        }
-        if !products_of(&scan.body, stack.node).into_iter().any(is_again) {
-            return None;
-        }
-        let reads = stack.reads.iter().filter(|read| read.feeds_product && read.copies.is_none());
-        reads.map(|read| read.last).max()
     }
 }
 
@@ -337,156 +289,4 @@ pub fn joined(values: &[LiveValue], clones: &[usize]) -> (RangeInclusive<u32>, i
     let first = each().map(|value| value.first_step).min().unwrap_or(0);
     let last = each().map(|value| value.last_step).max().unwrap_or(0);
     (first..=last, each().map(|value| value.bytes).max().unwrap_or(0))
-}
-
-/// Values of the backward body of `scan` that several products read and that expensive stacked values
-/// make, if no row keeps them.
-fn shared_by(
-    module: &Module,
-    scan: &Scan,
-    memory: &Memory,
-    values: &[LiveValue],
-    sizes: &[i64],
-) -> Vec<Shared> {
-    let graph = &scan.back;
-    let mut costly: HashMap<u32, u32, BuildMix> = HashMap::default();
-    for stack in &scan.stacks {
-        if is_costly(&scan.body, stack.node) {
-            costly.extend(stack.read_as.iter().map(|element| (*element, stack.node)));
-        }
-    }
-    let kept: HashSet<u32, BuildMix> =
-        values.iter().filter_map(|value| node_of(graph, value)).collect();
-    let mut known: HashSet<(u32, u32, i64), BuildMix> = HashSet::default();
-    let mut shared: Vec<Shared> = Vec::new();
-    // By node that is in memory: the products that read it, and its bytes. XLA writes a value in the form that
-    // products read; what only that form reads stays inside of a fusion.
-    let mut written: HashMap<u32, (u32, u32, i64), BuildMix> = HashMap::default();
-    for number in (0..graph.nodes.len() as u32).rev() {
-        let node = &graph.nodes[number as usize];
-        let bytes = graph.bytes(number, sizes);
-        if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
-            continue;
-        }
-        let steps = steps_of_products(graph, memory, number);
-        let [first, .., last] = steps[..] else { continue };
-        let users = graph.users(number).iter();
-        let form = users
-            .filter_map(|user| written.get(user))
-            .find(|own| (own.0, own.1) == (first, last) && own.2.saturating_mul(2) >= bytes);
-        if let Some(form) = form.copied() {
-            written.insert(number, form);
-            continue;
-        }
-        if kept.contains(&number) {
-            written.insert(number, (first, last, bytes));
-            continue;
-        }
-        if known.contains(&(first, last, bytes)) {
-            continue;
-        }
-        if is_read_wide(module, graph, number) {
-            continue;
-        }
-        let mut stacks = Vec::new();
-        let mut mixes = false;
-        let mut stack = vec![number];
-        let mut opened = 0;
-        while let Some(at) = stack.pop() {
-            let own = &graph.nodes[at as usize];
-            if let Some(element) = own.element {
-                stacks.extend(costly.get(&element));
-                continue;
-            }
-            // A value that is only read from a stack is the stack's, not made here.
-            mixes |= own.opcode.is_matmul();
-            opened += 1;
-            if opened < MOST_OPENED && !is_heavy(own.opcode) {
-                stack.extend(graph.operands(at));
-            }
-        }
-        if mixes && !stacks.is_empty() {
-            stacks.sort_unstable();
-            stacks.dedup();
-            known.insert((first, last, bytes));
-            written.insert(number, (first, last, bytes));
-            // What makes it writes it in place of what it is made from, until the first product.
-            shared.push(Shared { bytes, steps: first.saturating_add(1)..=last, stacks });
-        }
-    }
-    shared
-}
-
-/// Whether products read a value in float32.
-fn is_read_wide(module: &Module, graph: &Graph, node: u32) -> bool {
-    let array = module.shapes().array(graph.nodes[node as usize].shape);
-    array.is_some_and(|own| own.element_type == ElementType::F32)
-        && graph.users(node).iter().any(|own| graph.nodes[*own as usize].opcode.is_matmul())
-}
-
-/// The distinct steps of the products that read a value, ascending.
-fn steps_of_products(graph: &Graph, memory: &Memory, node: u32) -> Vec<u32> {
-    let products = products_of(graph, node).into_iter();
-    let steps = products.map(|product| memory.step_of(graph.nodes[product as usize].outer));
-    let mut steps: Vec<u32> = steps.flatten().collect();
-    steps.sort_unstable();
-    steps.dedup();
-    steps
-}
-
-/// The products that read a value, through rows that only rearrange it.
-fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
-    let mut products = Vec::new();
-    let mut stack = vec![(node, 0)];
-    let mut opened = 0;
-    while let Some((at, depth)) = stack.pop() {
-        for user in graph.users(at) {
-            opened += 1;
-            let opcode = graph.nodes[*user as usize].opcode;
-            if opcode.is_matmul() {
-                products.push(*user);
-            } else if is_rearrangement(opcode) && depth < MOST_REARRANGED && opened < MOST_OPENED {
-                stack.push((*user, depth + 1));
-            }
-        }
-    }
-    products
-}
-
-/// Whether cheap work that makes a value contains an expensive operation.
-fn is_costly(graph: &Graph, node: u32) -> bool {
-    use Opcode::{
-        Cosine, Divide, Erf, Exponential, ExponentialMinusOne, Log, LogPlusOne, Logistic, Power,
-        Sine, Tanh,
-    };
-    let mut stack = vec![node];
-    let mut opened = 0;
-    while let Some(at) = stack.pop() {
-        let own = &graph.nodes[at as usize];
-        if own.element.is_some() || is_heavy(own.opcode) {
-            continue;
-        }
-        if matches!(
-            own.opcode,
-            Cosine
-                | Divide
-                | Erf
-                | Exponential
-                | ExponentialMinusOne
-                | Log
-                | LogPlusOne
-                | Logistic
-                | Power
-                | Sine
-                | Tanh
-        ) {
-            return true;
-        }
-        opened += 1;
-        if opened > MOST_OPENED {
-            return false;
-        }
-        stack.extend(graph.operands(at));
-    }
-    false
 }

@@ -65,6 +65,7 @@ mod units;
 mod unknown;
 mod unrolled;
 mod value;
+mod waiting;
 
 pub use before::How;
 pub use chip::Chip;
@@ -96,6 +97,7 @@ use std::ops::RangeInclusive;
 use stepped::Stepped;
 use unknown::unknown;
 use unrolled::Unrolled;
+use waiting::waiting;
 
 /// Values of less than this many bytes per iteration are left out of the account.
 const LEAST: i64 = 1024;
@@ -185,6 +187,8 @@ pub struct Policies {
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
     timeline: Timeline,
+    /// What changes if rows that need nothing of the backward loop run before it, in a text that XLA has rematerialised.
+    waiting: Vec<(RangeInclusive<u32>, i64)>,
     /// By scan.
     fixed: Vec<Fixed>,
     /// The values that a policy could save, by scan and text order.
@@ -249,12 +253,16 @@ impl Policies {
     ) -> Result<Self, NoPolicies> {
         let Counted { peak, chip, .. } = counted;
         let twice = counted.twice(memory, values);
-        let timeline = Timeline::new(module, memory, values, &scans, sizes, (peak, &twice));
+        let timeline = Timeline::new(module, memory, values, &scans, (peak, &twice));
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
         let fixed = Fixed::of_scans(module, &scans, &savable, sizes);
         let fixed = with_scores(fixed, module, &scans, &timeline, chip);
-        Ok(Self::plain(scans, timeline, fixed, savable, peak))
+        let waiting = match has_compiler_clones(module) {
+            true => waiting(module, memory, values, &scans),
+            false => Vec::new(),
+        };
+        Ok(Self { waiting, ..Self::plain(scans, timeline, fixed, savable, peak) })
     }
 
     /// Those in one order.
@@ -265,8 +273,19 @@ impl Policies {
         savable: Vec<Savable>,
         peak: i64,
     ) -> Self {
-        let (unrolled, late, listed, early, before) = (None, None, None, Vec::new(), None);
-        Self { scans, unrolled, late, listed, early, before, timeline, fixed, savable, peak }
+        Self {
+            scans,
+            unrolled: None,
+            late: None,
+            listed: None,
+            early: Vec::new(),
+            before: None,
+            timeline,
+            waiting: Vec::new(),
+            fixed,
+            savable,
+            peak,
+        }
     }
 
     /// The same if the module ran in the order of XLA's list scheduler.
@@ -513,6 +532,10 @@ impl Policies {
         let (mut peak, mut step) = bytes.highest(&prefixes);
         let mut timeline = &self.timeline;
         // Of its orders XLA takes the one that needs less memory.
+        if self.keeps_less(fates) && !self.saves_any(fates) {
+            self.waiting.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            (peak, step) = (peak, step).min(bytes.highest(&prefixes));
+        }
         if let Some((late, own)) = self.late.as_deref() {
             let (most, at) = late.highest(fates, own);
             if most < peak {
@@ -547,6 +570,14 @@ impl Policies {
         })
     }
 
+    /// Whether a policy saves any value that layers make in device memory.
+    fn saves_any(&self, fates: &[Fate]) -> bool {
+        self.savable
+            .iter()
+            .zip(fates)
+            .any(|(value, fate)| value.kind != SavableKind::Input && *fate == Fate::Saved)
+    }
+
     /// How many times the peak of the list scheduler's order the peak of the text's order must be for XLA to
     /// take the other; None if it does not.
     ///
@@ -555,15 +586,11 @@ impl Policies {
     /// again. In texts whose products run in loops around rings they wait even then.
     fn least_apart(&self, fates: &[Fate]) -> Option<f64> {
         let is_on_host = || self.scans.iter().flat_map(|scan| &scan.stacks).any(|own| own.is_host);
-        let is_saved = |(value, fate): (&Savable, &Fate)| {
-            value.kind != SavableKind::Input && *fate == Fate::Saved
-        };
-        let saves_any = || self.savable.iter().zip(fates).any(is_saved);
         if is_on_host() {
             return Some(MARGIN);
         }
         let is_in_rings = self.scans.iter().any(|scan| scan.is_in_rings);
-        (!is_in_rings).then(|| if saves_any() { APART } else { MARGIN })
+        (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
     }
 
     /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,

@@ -11,7 +11,8 @@
 use super::base::Timeline;
 use super::chip::Chip;
 use super::fixed::Fixed;
-use super::scans::Scan;
+use super::graph::Graph;
+use super::scans::{MOST_REARRANGED, Scan, is_rearrangement};
 use super::softmax::{between, has_mask};
 use super::stacks::Stack;
 use crate::cost::Backend;
@@ -24,6 +25,8 @@ const IN_GROUPS: usize = 5;
 
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
+/// Limit on the nodes that are opened to find the products that read a value.
+const MOST_OPENED: usize = 256;
 
 /// Scores of attention between a product and a stack of exponentials.
 #[derive(Clone, Copy, Debug)]
@@ -135,4 +138,33 @@ fn scores(
 fn sizes(module: &Module, shape: ShapeId) -> Option<Vec<Option<i64>>> {
     let array = module.shapes().array(shape)?;
     Some(array.dimensions().map(|own| own.bound()).filter(|own| *own != Some(1)).collect())
+}
+
+/// The last step at which products of the backward pass read what `stack` holds of a layer, if a product of the forward
+/// pass that reads it runs again.
+pub fn read_until(scan: &Scan, stack: &Stack, is_again: impl Fn(u32) -> bool) -> Option<u32> {
+    if !products_of(&scan.body, stack.node).into_iter().any(is_again) {
+        return None;
+    }
+    let reads = stack.reads.iter().filter(|read| read.feeds_product && read.copies.is_none());
+    reads.map(|read| read.last).max()
+}
+
+/// The products that read a value, through rows that only rearrange it.
+fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
+    let mut products = Vec::new();
+    let mut stack = vec![(node, 0)];
+    let mut opened = 0;
+    while let Some((at, depth)) = stack.pop() {
+        for user in graph.users(at) {
+            opened += 1;
+            let opcode = graph.nodes[*user as usize].opcode;
+            if opcode.is_matmul() {
+                products.push(*user);
+            } else if is_rearrangement(opcode) && depth < MOST_REARRANGED && opened < MOST_OPENED {
+                stack.push((*user, depth + 1));
+            }
+        }
+    }
+    products
 }

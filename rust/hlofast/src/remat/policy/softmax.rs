@@ -41,7 +41,7 @@ pub struct Softmax {
     /// Whether what leads to the gradient of the scores needs the product besides the exponentials.
     needs_product: bool,
     /// The last step that reads the exponentials: the gradient of the scores.
-    gradient: u32,
+    pub gradient: u32,
     /// The last step of a product that reads the weights.
     multiplied: u32,
 }
@@ -69,7 +69,6 @@ impl Softmax {
 /// groups whose weights are in another order than the product.
 pub fn softmaxes(module: &Module, scan: &Scan) -> (Vec<Softmax>, Vec<Softmax>) {
     let body = &scan.body;
-    let is_product = |node: &u32| body.nodes[*node as usize].opcode.is_matmul();
     let is_exponential = |own: &&Stack| body.nodes[own.node as usize].opcode == Opcode::Exponential;
     let stacks = scan.stacks.iter().filter(is_exponential).map(|own| (own.node, own));
     let stacks: HashMap<u32, &Stack, BuildMix> = stacks.collect();
@@ -98,10 +97,8 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> (Vec<Softmax>, Vec<Softmax>) {
             product,
             exponentials: node,
             weights: weights.node,
-            mixed: body.users(weights.node).iter().copied().find(is_product),
-            // Whether a scale in the type of the product is part of it in scans too is not decided: of nine peaks of
-            // `make_unlike2.py` six come nearer if it is, and three farther.
-            is_written: is_written(module, body, (product, product), &ways),
+            mixed: mixed_by(module, body, product),
+            is_written: is_written(module, body, node),
             needs_product: needs_product(body, product, &ways),
             gradient,
             multiplied,
@@ -231,7 +228,7 @@ impl Passes<'_> {
             exponentials,
             weights,
             mixed,
-            is_written: is_written(module, graph, (product, exponentials), &ways),
+            is_written: is_written(module, graph, exponentials),
             needs_product: needs_product(graph, product, &ways),
             gradient,
             multiplied: multiplied?,
@@ -241,16 +238,52 @@ impl Passes<'_> {
     }
 }
 
-/// Whether XLA writes the exponentials, because `ways`, the work between the product and them, does more than subtract
-/// the maximum and convert.
-/// Work in the type of a narrower product, such as a scale before a softmax in float32, is part of the product.
-fn is_written(module: &Module, graph: &Graph, (product, made): (u32, u32), ways: &[u32]) -> bool {
-    let bytes =
-        |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.logical_bytes();
-    let is_narrow = bytes(product) < bytes(made);
-    let of_product = |own: u32| is_narrow && bytes(own) <= bytes(product);
-    let mut work = ways.iter().filter(|own| !of_product(**own));
-    work.any(|own| !is_plain(graph.nodes[*own as usize].opcode))
+/// Whether XLA writes the exponentials, because more is done in their type before them than to convert and to subtract
+/// the maximum. What the program does in a narrower type, such as a scale before a softmax in float32, is part of the
+/// product: XLA for TPUs computes it in float32 and converts each result.
+fn is_written(module: &Module, graph: &Graph, exponentials: u32) -> bool {
+    let size = |node: u32| {
+        let own = module.shapes().array(graph.nodes[node as usize].shape)?;
+        Some((own.elements()?, own.logical_bytes()?))
+    };
+    let Some((count, bytes)) = size(exponentials) else { return true };
+    let mut known = HashSet::<u32, BuildMix>::default();
+    let mut open = graph.operands(exponentials).to_vec();
+    while let Some(at) = open.pop() {
+        let own = &graph.nodes[at as usize];
+        let is_alike = size(at).is_none_or(|own| own.0 == count && own.1 >= bytes);
+        if own.element.is_some() || is_heavy(own.opcode) || !is_alike || !known.insert(at) {
+            continue;
+        }
+        if !is_plain(own.opcode) || known.len() > MOST_BETWEEN {
+            return true;
+        }
+        open.extend(graph.operands(at));
+    }
+    false
+}
+
+/// The first product that multiplies by what cheap work makes of the elements of `product`: by the weights of its softmax,
+/// which fusions may compute each for themselves.
+fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
+    let elements = |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.elements();
+    let count = elements(product);
+    let mut known = HashSet::<u32, BuildMix>::default();
+    let mut open = vec![product];
+    let mut found: Option<u32> = None;
+    while let Some(at) = open.pop() {
+        for user in graph.users(at).iter().copied().take(MOST_USERS) {
+            let opcode = graph.nodes[user as usize].opcode;
+            if opcode.is_matmul() {
+                found = Some(found.map_or(user, |own| own.min(user)));
+            } else if elements(user) == count && !is_heavy(opcode) {
+                if known.len() < MOST_BETWEEN && known.insert(user) {
+                    open.push(user);
+                }
+            }
+        }
+    }
+    found
 }
 
 /// Whether what leads to the gradient of the scores needs the product besides the exponentials.

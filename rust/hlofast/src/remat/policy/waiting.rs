@@ -1,0 +1,121 @@
+//! What waits until after the backward loop although it reads nothing that the loop makes.
+//!
+//! XLA rematerialises a program that does not fit after it has scheduled it, so its text has the order of a program
+//! of another size: the gradient of the head often runs last there, and the logits are in memory during the backward
+//! loop. XLA's memory scheduler takes the one of its orders that needs the least memory. Under a policy the loop is
+//! where the peak is, and an order with these rows before the loop needs less.
+
+use super::scans::Scan;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use crate::memory::{LiveValue, Memory};
+use hashbrown::{HashMap, HashSet};
+use std::ops::RangeInclusive;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1 << 24;
+/// Limit on the rows that are opened for one value.
+const MOST_OPENED: usize = 256;
+
+/// The changes of bytes, with steps, if rows that wait run before the first backward loop.
+pub fn waiting(
+    module: &Module,
+    memory: &Memory,
+    values: &[LiveValue],
+    scans: &[Scan],
+) -> Vec<(RangeInclusive<u32>, i64)> {
+    let first = scans.iter().min_by_key(|scan| *scan.back_steps.start());
+    let Some(first) = first.filter(|_| scans.iter().all(|scan| scan.group.is_none())) else {
+        return Vec::new();
+    };
+    let (start, end) = (*first.back_steps.start(), *first.back_steps.end());
+    let place = module.computation_of(first.backward);
+    let loops: Vec<Row> = scans.iter().map(|scan| scan.backward).collect();
+    let of_place = |own: &&LiveValue| module.computation_of(own.row) == place;
+    let is_over = |own: &&LiveValue| {
+        own.bytes >= LEAST
+            && own.first_step < start
+            && own.last_step > end
+            && module.opcode(own.row) != Opcode::Parameter
+    };
+    let over: Vec<&LiveValue> = values.iter().filter(of_place).filter(is_over).collect();
+    let mut made: HashMap<Row, Vec<&LiveValue>, BuildMix> = HashMap::default();
+    for own in values.iter().filter(of_place).filter(|own| own.first_step > end) {
+        made.entry(own.row).or_default().push(own);
+    }
+    let is_late = |row: &Row| memory.step_of(*row).is_some_and(|step| step > end);
+    let bytes_of =
+        |row: &Row| -> i64 { made.get(row).into_iter().flatten().map(|own| own.bytes).sum() };
+    let late: Vec<Option<Vec<Row>>> = over
+        .iter()
+        .map(|own| {
+            let mut readers = readers(module, own)?;
+            if readers.iter().any(|row| loops.contains(row)) {
+                return None;
+            }
+            readers.retain(is_late);
+            let is_free = |row: &Row| is_independent(module, memory, *row, (start, &loops));
+            readers.iter().all(is_free).then_some(readers)
+        })
+        .collect();
+    let mut moved: HashSet<Row, BuildMix> = HashSet::default();
+    for (own, late) in over.iter().zip(&late) {
+        let Some(late) = late else { continue };
+        if late.iter().map(bytes_of).sum::<i64>() <= own.bytes / 2 {
+            moved.extend(late);
+        }
+    }
+    let mut changes = Vec::new();
+    for (own, late) in over.iter().zip(&late) {
+        if late.as_ref().is_some_and(|late| late.iter().all(|row| moved.contains(row))) {
+            changes.push((start..=own.last_step, -own.bytes));
+        }
+    }
+    for own in moved.iter().filter_map(|row| made.get(row)).flatten() {
+        changes.push((start..=own.first_step.saturating_sub(1), own.bytes));
+    }
+    changes
+}
+
+/// The rows that read a value; None if it leaves the computation.
+fn readers(module: &Module, value: &LiveValue) -> Option<Vec<Row>> {
+    let users = |row: Row| module.users().get(row.0).iter().map(|own| Row(*own));
+    let mut found = Vec::new();
+    let mut open: Vec<Row> = Vec::new();
+    let is_part = |row: &Row| {
+        let index = module.tuple_index(*row);
+        value.path.first().is_none_or(|own| index.is_none_or(|index| index == *own as usize))
+    };
+    open.extend(users(value.row).filter(is_part));
+    for _ in 0..MOST_OPENED {
+        let Some(row) = open.pop() else { return Some(found) };
+        match module.opcode(row) {
+            Opcode::Bitcast | Opcode::GetTupleElement => open.extend(users(row)),
+            Opcode::Tuple => return None,
+            _ => found.push(row),
+        }
+    }
+    None
+}
+
+/// Whether no loop makes what a row reads.
+fn is_independent(
+    module: &Module,
+    memory: &Memory,
+    row: Row,
+    (start, loops): (u32, &[Row]),
+) -> bool {
+    let mut open = vec![row];
+    let mut known: HashSet<Row, BuildMix> = HashSet::default();
+    while let Some(at) = open.pop() {
+        if loops.contains(&at) || known.len() >= MOST_OPENED {
+            return false;
+        }
+        let is_before = memory.step_of(at).is_some_and(|step| step < start);
+        if at != row && is_before || !known.insert(at) {
+            continue;
+        }
+        open.extend(module.operands(at).iter().map(|own| Row(*own)));
+    }
+    true
+}
