@@ -18,7 +18,6 @@ const MOST_LIGHT: usize = 16;
 pub struct Again<'a> {
     policies: &'a Policies,
     /// The scan's number.
-    number: u32,
     /// The scan.
     pub scan: &'a Scan,
     fixed: &'a Fixed,
@@ -93,7 +92,6 @@ impl<'a> Again<'a> {
         let mut moved: Vec<(usize, i64)> = Vec::new();
         let mut again = Again {
             policies,
-            number,
             scan,
             fixed,
             heavy: Vec::new(),

@@ -17,8 +17,8 @@ use hashbrown::{HashMap, HashSet};
 
 /// Limit on the kinds of layers.
 const MOST_KINDS: usize = 8;
-/// Limit on the lines of matmuls that are compared for a kind.
-const MOST_ROUNDS: usize = 8;
+/// Parts in which the matmuls of a line that are in no order of layers are counted: an odd one among many counts too.
+const MOST_NODES: u64 = 1 << 32;
 
 /// What tells the matmuls of a layer apart, in all layers.
 type Like = (Name, u16, u64);
@@ -129,7 +129,7 @@ impl Finder<'_> {
         let layers = *counts.iter().max_by_key(|(size, times)| (**times, **size))?.0;
         let mut own: Vec<usize> =
             (0..groups.len()).filter(|at| groups[*at].len().is_multiple_of(layers)).collect();
-        for _ in 0..MOST_ROUNDS {
+        loop {
             self.layer.fill(None);
             for group in own.iter().map(|at| &groups[*at]) {
                 let each = group.len() / layers;
@@ -138,11 +138,16 @@ impl Finder<'_> {
                 }
             }
             self.order();
-            let kept = own.len();
-            own.retain(|at| groups[*at].iter().all(|node| self.is_chained(*node)));
-            if own.len() == kept {
+            // One group that is in no order of layers, such as products of what an encoder has made, takes others along.
+            let broken = |at: &usize| {
+                let nodes = groups[*at].iter().filter(|node| !self.is_chained(**node));
+                nodes.count() as u64 * MOST_NODES / groups[*at].len() as u64
+            };
+            let most = own.iter().map(broken).max().unwrap_or(0);
+            if most == 0 {
                 break;
             }
+            own.retain(|at| broken(at) < most);
         }
         let own = self.connected(groups, &own);
         self.layer.fill(None);
@@ -199,13 +204,19 @@ impl Finder<'_> {
         own.iter().zip(&roots).filter(|(_, root)| **root == most).map(|(own, _)| *own).collect()
     }
 
-    /// Whether a matmul depends on its layer or the one before, and on no later one.
+    /// Whether a matmul depends on its layer or the one before, and on no later one. One that depends on none, such
+    /// as that of keys from what an encoder has made, is read in its layer first.
     fn is_chained(&self, node: u32) -> bool {
         let Some(layer) = self.layer[node as usize] else { return false };
         let operands = self.graph.operands(node).iter();
         match operands.filter_map(|own| self.before[*own as usize]).max() {
             Some(before) => before <= layer && before + 1 >= layer,
-            None => layer == 0,
+            None => {
+                let users = self.graph.users(node).iter();
+                let read = users.filter(|own| self.is_forward(**own as usize));
+                let first = read.filter_map(|own| self.after[*own as usize]).min();
+                layer == 0 || first == Some(layer)
+            }
         }
     }
 
@@ -231,6 +242,19 @@ impl Finder<'_> {
                 };
             }
         }
+    }
+
+    /// By node of the forward pass: the last layer whose matmuls depend on it before those of further layers do.
+    fn last_readers(&self) -> Vec<Option<u32>> {
+        let mut last: Vec<Option<u32>> = vec![None; self.graph.nodes.len()];
+        for at in (0..self.graph.nodes.len()).rev().filter(|at| self.is_forward(*at)) {
+            let own = self.layer[at].or(last[at]);
+            for operand in self.graph.operands(at as u32) {
+                let known = &mut last[*operand as usize];
+                *known = (*known).max(own);
+            }
+        }
+        last
     }
 
     /// By node of the forward pass: its layer; `firsts` are the first layers of their kinds.
@@ -265,6 +289,11 @@ impl Finder<'_> {
             .map(|(name, ..)| *name)
             .collect();
         let mut found: Vec<Option<u32>> = self.layer.clone();
+        let last = self.last_readers();
+        // Whether one layer of another kind alone reads a node, such as keys that a decoder makes of what an encoder has made.
+        let is_of_other = |at: usize, before: u32, after: u32| {
+            last[at] == Some(after) && firsts.iter().any(|own| (before + 1..=after).contains(own))
+        };
         // Work of the last layer that is unlike that of others, for the backward pass alone.
         let mut is_only_read_later = vec![false; count];
         let origins = origins(self.graph);
@@ -279,6 +308,7 @@ impl Finder<'_> {
             let is_start = starts.contains(&like);
             found[at] = match (self.before[at], self.after[at]) {
                 (Some(_), after) if is_between(at) && is_start => after,
+                (Some(before), Some(after)) if is_of_other(at, before, after) => Some(after),
                 (Some(before), Some(after)) => {
                     // The first matmul that needs a bias or scale at the end of a layer is the next layer's, so
                     // weights do not tell the layer. Texts without names keep what their matmuls tell: an
