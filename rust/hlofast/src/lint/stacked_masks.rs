@@ -16,7 +16,7 @@ use super::finding::Measure;
 use super::one_hot_matmul;
 use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
-use super::walk::{Trail, converts, is_kept};
+use crate::flow::walk::{Trail, converts, is_kept};
 use crate::ir::{
     CallRole, Dimension, ElementKind, ElementType, HOST_SPACE, Module, Opcode, Row, ShapeId,
     ShapeView,

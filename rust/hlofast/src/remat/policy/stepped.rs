@@ -225,7 +225,8 @@ fn backward(graph: &Graph, phase: impl Fn(Row) -> Phase, is_checkpointed: bool) 
     graph.nodes.iter().map(|node| is_its(phase(node.row))).collect()
 }
 
-/// By layer: the step of the first matmul of its backward part, or `end`. None if no layer has any.
+/// By layer: the step of the first matmul of its backward part, or `end`. None if no layer has any. A layer starts no
+/// earlier than the next one of its kind: a matmul before that is one of another layer that was taken for its own.
 fn starts(
     graph: &Graph,
     layers: &Layers,
@@ -240,6 +241,16 @@ fn starts(
         if let Some(layer) = layer {
             let start = &mut starts[layer as usize];
             *start = (*start).min(steps[at]);
+        }
+    }
+    for kind in &layers.kinds {
+        let mut next = 0;
+        for layer in kind.layers.iter().rev() {
+            let start = &mut starts[*layer as usize];
+            if *start < end {
+                *start = (*start).max(next);
+                next = *start;
+            }
         }
     }
     starts.iter().any(|start| *start < end).then_some(starts)
