@@ -5,7 +5,7 @@
 //! the one before. Other forward work lies between matmuls of known layers. What lies between the last
 //! matmul of a layer and the first of the next belongs to the next if the first layer starts with work
 //! of the same lines, as normalisation does, and otherwise to the layer before, as does the sum that
-//! ends it, with the biases and scales that it reads. A backward matmul multiplies a gradient by a value or a weight of its layer.
+//! ends it, with the biases and scales that it reads. A backward matmul multiplies a gradient by what a matmul of its layer has read.
 
 use super::graph::Graph;
 use super::layered::{Kind, Layers, Name};
@@ -367,6 +367,9 @@ impl Finder<'_> {
         let mut is_gradient = vec![false; graph.nodes.len()];
         // By node that does not: the last layer whose values it is made from.
         let mut made_in = vec![None; graph.nodes.len()];
+        // By the same nodes: the layer whose matmul reads it first. The gradient of a weight multiplies by what the matmul
+        // has read, which the layer before may have made.
+        let mut read_in = vec![None; graph.nodes.len()];
         // Whether it is made from what follows the last layer, as the gradient of the loss is.
         let mut is_behind = vec![false; graph.nodes.len()];
         for (at, node) in graph.nodes.iter().enumerate() {
@@ -375,13 +378,15 @@ impl Finder<'_> {
             if self.is_forward(at) && !operands.iter().any(|own| is_gradient[*own as usize]) {
                 let inside = forward[at].or(self.after[at]);
                 made_in[at] = inside.or(self.before[at]);
+                read_in[at] = self.after[at].or(made_in[at]);
                 is_behind[at] = inside.is_none() && made_in[at].is_some();
                 continue;
             }
             let read = operands.iter().map(|own| *own as usize);
             is_behind[at] = read.clone().any(|own| is_behind[own]);
             let known = read.clone().filter(|own| !is_gradient[*own]);
-            made_in[at] = known.filter_map(|own| made_in[own]).max();
+            made_in[at] = known.clone().filter_map(|own| made_in[own]).max();
+            read_in[at] = known.filter_map(|own| read_in[own]).max();
             let depends = read.clone().any(|own| is_gradient[own]);
             let is_matmul = node.opcode.is_matmul() && self.phases[at] == Phase::Backward;
             is_gradient[at] = depends || is_matmul;
@@ -389,7 +394,7 @@ impl Finder<'_> {
                 Phase::Backward if !depends && is_behind[at] => None,
                 // Gathers of weights among others; the first matmul of the pass is that of the head.
                 Phase::Recompute | Phase::Backward if !depends && !is_matmul => made_in[at],
-                _ if is_matmul && depends => made_in[at],
+                _ if is_matmul && depends => read_in[at],
                 _ => read.filter(|own| is_gradient[*own]).filter_map(|own| found[own]).min(),
             };
         }
