@@ -225,8 +225,8 @@ fn backward(graph: &Graph, phase: impl Fn(Row) -> Phase, is_checkpointed: bool) 
     graph.nodes.iter().map(|node| is_its(phase(node.row))).collect()
 }
 
-/// By layer: the step of the first matmul of its backward part, or `end`. None if no layer has any. A layer starts no
-/// earlier than the next one of its kind: a matmul before that is one of another layer that was taken for its own.
+/// By layer: the step of the first matmul of its backward part, or `end`. None if no layer has any. A layer starts
+/// behind the next one of its kind: a matmul before that is one of another layer that was taken for its own.
 fn starts(
     graph: &Graph,
     layers: &Layers,
@@ -234,22 +234,22 @@ fn starts(
     end: u32,
     is_backward: &[bool],
 ) -> Option<Vec<u32>> {
-    // Layers that nothing differentiates keep nothing.
-    let mut starts = vec![end; layers.count()];
+    let mut matmuls: Vec<Vec<u32>> = vec![Vec::new(); layers.count()];
     for (at, node) in graph.nodes.iter().enumerate() {
         let layer = layers.of_row(node.row).filter(|_| node.opcode.is_matmul() && is_backward[at]);
         if let Some(layer) = layer {
-            let start = &mut starts[layer as usize];
-            *start = (*start).min(steps[at]);
+            matmuls[layer as usize].push(steps[at]);
         }
     }
+    // Layers that nothing differentiates keep nothing.
+    let mut starts = vec![end; layers.count()];
     for kind in &layers.kinds {
         let mut next = 0;
         for layer in kind.layers.iter().rev() {
-            let start = &mut starts[*layer as usize];
-            if *start < end {
-                *start = (*start).max(next);
-                next = *start;
+            let own = matmuls[*layer as usize].iter().copied().filter(|step| *step > next);
+            if let Some(start) = own.min() {
+                starts[*layer as usize] = start;
+                next = start;
             }
         }
     }
