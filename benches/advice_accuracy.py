@@ -27,9 +27,7 @@ import warnings
 import hlofast
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
-NAMES = tuple(
-    f"planted_{own}" for own in ("steps", "others", "later", "final", "fresh", "masks")
-)
+NAMES = tuple(f"planted_{own}" for own in ("steps", "others", "later", "final", "fresh", "masks"))
 FOLDERS = [FIXTURES / own for own in NAMES]
 DEVICES = {
     "decoder": "tpu-v5p",

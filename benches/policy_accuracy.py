@@ -318,6 +318,7 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
     lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     peaks = {(own["program"], own["policy"]): own.get("used", own["peak"]) for own in records}
+    chips = {own["program"]: own.get("chip") for own in records}
     texts = policy_texts.unpack(name)
     found = []
     known: dict[str, list[float]] = {}
@@ -329,7 +330,9 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
                 texts[program + suffix] = place.read_bytes()
             if program + suffix not in texts:
                 continue
-            module = hlofast.loads(texts[program + suffix])
+            chip = chips.get(program) if name == "drawn" else None
+            device = None if chip is None else f"tpu-{chip}"
+            module = hlofast.loads(texts[program + suffix], device=device)
             policies = module.remat().policies
             found_peaks = {} if policies is None else {"none": policies.peak}
             if suffix == ".none":
@@ -352,6 +355,10 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
             part = "large" if program.endswith("_large") else "all others"
             if name == "vmapped":
                 part = "held out" if program.startswith("held_") else "fitted"
+            if name == "drawn":
+                number = int(re.sub(r"\D", "", program))
+                part = "fitted" if number in policy_texts.FITTED_DRAWS else "held out"
+                part = "fewer layers" if program.endswith("_short") else part
             known.setdefault(f"{label}, {part}", []).extend(
                 abs(own / peaks[program, policy] - 1)
                 for policy, own in found_peaks.items()
@@ -558,7 +565,16 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    for name in ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "vmapped", "functions"):
+    for name in (
+        "unlike",
+        "unlike2",
+        "unlike3",
+        "unlike4",
+        "unlike5",
+        "vmapped",
+        "functions",
+        "drawn",
+    ):
         print(f"train steps unlike the others: {name}", *unlike(name, given.unlike), sep="\n  ")
     print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")

@@ -117,8 +117,27 @@ impl Finder<'_> {
             }
             groups[number].push(at as u32);
         }
+        let apart: Vec<Vec<u32>> = groups.iter_mut().filter_map(|own| self.split(own)).collect();
+        groups.extend(apart);
         groups.retain(|group| group.len() > 1);
         groups
+    }
+
+    /// Takes from a group the matmuls of one value that more than half of it multiply, if others do not: keys and
+    /// values that all layers make of what an encoder has made, on the line of their queries.
+    fn split(&self, group: &mut Vec<u32>) -> Option<Vec<u32>> {
+        let mut counts: HashMap<u32, usize, BuildMix> = HashMap::default();
+        for operand in group.iter().flat_map(|node| self.graph.operands(*node)) {
+            *counts.entry(*operand).or_default() += 1;
+        }
+        let (value, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        if count * 2 <= group.len() || count == group.len() {
+            return None;
+        }
+        let reads = |node: &u32| self.graph.operands(*node).contains(&value);
+        let (shared, rest) = group.iter().partition(|node| reads(node));
+        *group = rest;
+        Some(shared)
     }
 
     /// The number of layers of one kind and the groups that are their matmuls, taken from `groups`.
