@@ -75,6 +75,7 @@ impl Timeline {
             if let Some(graph) = Graph::new(module, place, &loops, &mut budget) {
                 let behind = *scan.back_steps.end();
                 join_clones(module, &graph, place, (values, behind), &mut changes);
+                join_outputs(module, &graph, place, (values, behind), &mut changes);
             }
         }
         timeline.apply(&changes);
@@ -255,6 +256,46 @@ fn join_clones(
             add(changes, value.first_step..=value.last_step, -value.bytes);
         }
     }
+}
+
+/// Lets all results of a row begin where it runs first: a clone that XLA rematerialises (`fusion.7.remat`) may have only some of
+/// them, and others are not kept until then. In a program that fits, one row makes all.
+fn join_outputs(
+    module: &Module,
+    graph: &Graph,
+    id: ComputationId,
+    (values, behind): (&[LiveValue], u32),
+    changes: &mut [i64],
+) {
+    let rows = module.computation(id).rows();
+    let is_large = |own: &&LiveValue| {
+        own.bytes >= LEAST && rows.contains(&own.row.0) && own.first_step <= behind
+    };
+    // By row, known by its name without the number of the clone: where it runs first, and whether it has clones.
+    let mut runs: HashMap<&[u8], (u32, bool), BuildMix> = HashMap::default();
+    let mut first: HashMap<u32, (&[u8], u32, i64), BuildMix> = HashMap::default();
+    for value in values.iter().filter(is_large) {
+        let name = module.instruction_name(value.row);
+        let own = original(name);
+        let known = runs.entry(own).or_insert((value.first_step, false));
+        *known = (known.0.min(value.first_step), known.1 | (own.len() < name.len()));
+        if let Some(node) = node_of(graph, value) {
+            let known = first.entry(node).or_insert((own, value.first_step, value.bytes));
+            known.1 = known.1.min(value.first_step);
+        }
+    }
+    for (name, step, bytes) in first.into_values() {
+        if let Some((start, true)) = runs.get(name).copied().filter(|own| own.0 < step) {
+            add(changes, start..=step - 1, bytes);
+        }
+    }
+}
+
+/// The name of an instruction without the ending that XLA gives to those that it rematerialises.
+fn original(name: &[u8]) -> &[u8] {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = &name[..name.len() - digits];
+    rest.strip_suffix(b".remat").unwrap_or(name)
 }
 
 /// The numbers of values of a computation that are clones of each other, none before the step `behind` with one

@@ -258,7 +258,7 @@ impl Policies {
         let savable = find_savable(module, &scans, sizes);
         let fixed = Fixed::of_scans(module, &scans, &savable, sizes);
         let fixed = with_scores(fixed, module, &scans, &timeline, chip);
-        let waiting = match has_compiler_clones(module) {
+        let waiting = match has_compiler_clones(module) && chip != Some(Chip::V5p) {
             true => waiting(module, memory, values, &scans),
             false => Vec::new(),
         };
