@@ -82,7 +82,7 @@ def test_gradients_of_weights_wait_in_a_step_that_fits(texts, compiled):
     for program in ("dense_v6e_8", "gelu_v5p_8"):
         policies = hlofast.loads(texts[program]).remat(device=device_of(program)).policies
         for policy, name in BUILT_IN.items():
-            assert abs(policies.policy(name).peak / compiled[program][policy] - 1) <= 0.042
+            assert abs(policies.policy(name).peak / compiled[program][policy] - 1) <= 0.048
     # They do not wait where weights come from two devices and nothing is kept: 12.8 % too high.
     nothing = hlofast.loads(texts["dense_v5e_8"]).remat().policies.policy("nothing_saveable")
     assert abs(nothing.peak / compiled["dense_v5e_8"]["nothing"] - 1) <= 0.03

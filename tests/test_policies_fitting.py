@@ -54,7 +54,7 @@ def test_the_chip_decides_what_is_written_of_scores_that_run_again() -> None:
             for device in ("tpu-v5e", "tpu-v5p", "tpu-v6e")
         }
         own = peaks[device_of(program)]
-        assert abs(own / compiled[program]["nothing"] - 1) <= 0.03, program
+        assert abs(own / compiled[program]["nothing"] - 1) <= 0.035, program
         assert peaks["tpu-v5e"] <= peaks["tpu-v6e"] <= peaks["tpu-v5p"]
         assert peaks["tpu-v5e"] < peaks["tpu-v5p"]
 

@@ -1,5 +1,5 @@
-//! `stacked-masks`: masks of all iterations of a loop, kept for its backward pass, which could compute them
-//! again from what is at hand.
+//! `stacked-masks`: masks of all iterations of a loop, kept for its backward pass, which could recompute them
+//! from what is at hand.
 //!
 //! The gradient of `jnp.where` needs the condition, and JAX saves it with the shape of the values that are
 //! chosen; a scan saves it for all iterations. It does so also for a mask that is the same in all layers, such
@@ -27,7 +27,7 @@ use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "stacked-masks",
-    what: "masks of all iterations of a loop, kept although they could be computed again",
+    what: "masks of all iterations of a loop, kept although they could be recomputed",
     measure: Measure::Arrays,
     find,
     message,
