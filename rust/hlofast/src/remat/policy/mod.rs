@@ -41,6 +41,7 @@ mod layout;
 mod loaded;
 mod named;
 mod nameless;
+mod orders;
 mod origins;
 mod pairs;
 mod passes;
@@ -89,6 +90,7 @@ use before::{Before, LaidScans, scans_before};
 use counted::counted_once;
 use fixed::Fixed;
 use graph::MOST_ROWS;
+use orders::may_be_listed;
 use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
@@ -101,14 +103,6 @@ use waiting::waiting;
 
 /// Values of less than this many bytes per iteration are left out of the account.
 const LEAST: i64 = 1024;
-
-/// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced. For
-/// texts in another order, its simulated peak is up to 3 % lower, with parameters up to 2 %.
-const MARGIN: f64 = 1.02;
-
-/// The same under policies that save values. XLA kept the order of programs whose peaks are 1.21 and 1.28 times
-/// apart, and changed it where they are 1.35 times apart (`roomy_model_v5e_4` in `tests/fixtures/policy_roomy.py`).
-const APART: f64 = 1.3;
 
 /// What becomes of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -562,37 +556,6 @@ impl Policies {
         outcome
     }
 
-    /// Whether a policy keeps less in device memory than the step as it is.
-    fn keeps_less(&self, fates: &[Fate]) -> bool {
-        self.savable.iter().zip(fates).any(|(value, fate)| {
-            let stays = *fate == Fate::Offloaded && self.is_on_host(value);
-            value.is_kept && *fate != Fate::Saved && !stays
-        })
-    }
-
-    /// Whether a policy saves any value that layers make in device memory.
-    fn saves_any(&self, fates: &[Fate]) -> bool {
-        self.savable
-            .iter()
-            .zip(fates)
-            .any(|(value, fate)| value.kind != SavableKind::Input && *fate == Fate::Saved)
-    }
-
-    /// How many times the peak of the list scheduler's order the peak of the text's order must be for XLA to
-    /// take the other; None if it does not.
-    ///
-    /// Where a policy saves values, gradients of weights read them from stacks and hold little else while they
-    /// wait, so the order mostly stays that of the text. Where it saves none, they would hold all that runs
-    /// again. In texts whose products run in loops around rings they wait even then.
-    fn least_apart(&self, fates: &[Fate]) -> Option<f64> {
-        let is_on_host = || self.scans.iter().flat_map(|scan| &scan.stacks).any(|own| own.is_host);
-        if is_on_host() {
-            return Some(MARGIN);
-        }
-        let is_in_rings = self.scans.iter().any(|scan| scan.is_in_rings);
-        (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
-    }
-
     /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,
     /// of a module with scans.
     fn highest(&self, fates: Option<&[Fate]>) -> (i64, usize, i64) {
@@ -615,16 +578,6 @@ impl Policies {
         let own = self.before.as_ref().and_then(|before| before.flops(row));
         own.or_else(|| prices.flops(module, row))
     }
-}
-
-/// Whether XLA may run a module with these scans in another order than that of its text. A text that XLA
-/// has rematerialised by itself has the order of a program that does not fit (`late.rs`). Of checkpointed layers
-/// only those that use host memory are nearer with: `benches/policy_accuracy.py`.
-fn may_be_listed(module: &Module, scans: &[Scan]) -> bool {
-    let is_tpu = Backend::of_module(module) == Backend::Tpu;
-    let is_checkpointed = scans.iter().any(|scan| scan.recomputed.is_checkpointed);
-    let is_on_host = scans.iter().flat_map(|scan| &scan.stacks).any(|stack| stack.is_host);
-    is_tpu && !has_compiler_clones(module) && (is_on_host || !is_checkpointed)
 }
 
 fn is_collective(opcode: Opcode) -> bool {

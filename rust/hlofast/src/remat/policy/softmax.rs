@@ -276,10 +276,12 @@ fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
             let opcode = graph.nodes[user as usize].opcode;
             if opcode.is_matmul() {
                 found = Some(found.map_or(user, |own| own.min(user)));
-            } else if elements(user) == count && !is_heavy(opcode) {
-                if known.len() < MOST_BETWEEN && known.insert(user) {
-                    open.push(user);
-                }
+            } else if elements(user) == count
+                && !is_heavy(opcode)
+                && known.len() < MOST_BETWEEN
+                && known.insert(user)
+            {
+                open.push(user);
             }
         }
     }
