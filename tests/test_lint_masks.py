@@ -1,4 +1,4 @@
-"""Masks that loops stack although they could be computed again: small programs and train steps.
+"""Masks that loops stack although they could be recomputed: small programs and train steps.
 
 `fixtures/make_planted_steps.py --set masks` compiles the train steps of
 `fixtures/planted_masks.py` for TPUs.
@@ -114,7 +114,7 @@ def test_masks_of_the_loop_counter() -> None:
     assert (finding.names[0], finding.source_line) == ("mask", 7)
     assert "1 stack holds the masks of all iterations" in finding.message
     assert "pred[8,256,2048]" in finding.message
-    assert "again from the loop's counter;" in finding.message
+    assert "recomputed from the loop's counter;" in finding.message
     assert "prevent_cse=False" in finding.remedy
 
 

@@ -199,7 +199,7 @@ class Findings(Result):
     - `min_share`: least share at stake, of the payload or wire bytes of all collectives, or of the
       FLOPs of all matmuls.
     - `min_replicated_share`: least share of all parameter bytes that sharding replicated parameters
-      saves.
+      saves, and least share of the peak by which recomputing kept masks lowers it.
     - `min_undonated_bytes`: least bytes of state that is not donated.
     - `overlap_flops_per_byte`: least FLOPs between start and done of an asynchronous collective,
       per byte sent, for it to count as overlapped.
@@ -214,7 +214,7 @@ class Findings(Result):
               "bytes of all collectives or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
               "Threshold: minimum share of all parameter bytes that sharding replicated parameters "
-              "saves."),
+              "saves, and of the peak by which recomputing kept masks lowers it."),
         Field("bytes", "min_undonated_bytes",
               "Threshold: minimum bytes of state that is not donated."),
         Field("number", "overlap_flops_per_byte",

@@ -267,9 +267,9 @@ NO_WIRE_BYTES = (
     "unknown device groups, or runs an unknown number of times"
 )
 UNDER_VMAP = (
-    "{policy} cannot be modelled: {count} matmuls are under jax.vmap, and the text does not tell "
-    "whether the mapped dimension, of which a device has one element, is one of their batch "
-    "dimensions, with which this policy does not save them"
+    "{policy} cannot be modelled: it does not save matmuls with batch dimensions, and the text "
+    "does not tell whether those under jax.vmap ({count}) have one, as each device has one element "
+    "of the mapped dimension"
 )
 BETWEEN = "its peak is {low:,} B if it saves none of them, {high:,} B if it saves all"
 NOT_EVERYTHING = (

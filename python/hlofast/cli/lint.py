@@ -58,7 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=values.threshold,
         default=OPTIONS["min_replicated_share"],
         metavar="X",
-        help="smallest share of the parameter bytes that sharding saves (default %(default)s)",
+        help="smallest share of the parameter bytes that sharding saves, and of the peak that"
+        " recomputed masks save (default %(default)s)",
     )
     parser.add_argument(
         "--min-undonated-bytes",

@@ -4,7 +4,7 @@
 //! The gradient of `jnp.where` needs the condition, and JAX saves it with the shape of the values that are
 //! chosen; a scan saves it for all iterations. It does so also for a mask that is the same in all layers, such
 //! as that of attention in blocks: it computes the masks of all blocks in a loop of their own before the
-//! layers. Neither JAX nor XLA weighs what computing them again costs.
+//! layers. Neither JAX nor XLA weighs what recomputing them costs.
 //!
 //! The search starts at the stacks that loops write. What a loop writes there counts if it is computed, element by
 //! element, from iotas, constants, counters of loops, the number of the device, and arrays of integers or
@@ -34,9 +34,9 @@ pub(super) const RULE: Rule = Rule {
     remedy: "compute the mask and apply it in one function under jax.checkpoint(..., \
              prevent_cse=False), whose arguments are the values and what the mask is computed from: \
              jax.checkpoint(lambda scores, step: jnp.where(mask_of(step), scores, -1e30), \
-             prevent_cse=False); JAX then saves what the mask is computed from and computes it \
-             again in the backward pass; without prevent_cse=False, which is safe inside loops, \
-             what is computed again takes memory of its own",
+             prevent_cse=False); JAX then saves what the mask is computed from and \
+             recomputes it in the backward pass; without prevent_cse=False, which is safe inside \
+             loops, the recomputed mask takes memory of its own",
 };
 
 /// The size of the smallest stacks that count.
@@ -49,8 +49,9 @@ const SMALLER: u64 = 64;
 const MOST_ROWS: usize = 1 << 12;
 const MOST_ROWS_OF_ALL: usize = 1 << 16;
 
-/// Limit on the stacks that are examined.
+/// Limits on the stacks that are examined, and on the lines of which XLA's account is made.
 const MOST_STACKS: usize = 512;
+const MOST_JUDGED: usize = 64;
 
 /// What a mask is computed from, as bits.
 const COUNTER: u64 = 1;
@@ -60,7 +61,7 @@ const RANDOM: u64 = 8;
 const WORDS: [(u64, &str); 4] = [
     (COUNTER, "the loop's counter"),
     (DEVICE, "the number of the device"),
-    (INTEGERS, "small arrays of integers"),
+    (INTEGERS, "small arrays and scalars"),
     (RANDOM, "the key of random numbers"),
 ];
 /// Where the key of a site has the shape of the first stack and the number of the line; below is what masks are
@@ -118,6 +119,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             None => lines.push(((file, line, origins), vec![stack])),
         }
     }
+    let least = program.options.min_replicated_share * peak as f64;
+    let mut judged = 0;
     for (number, ((_, _, origins), own)) in lines.iter().enumerate() {
         let mut found = own.iter().filter_map(|stack| site(program, stack));
         let Some(mut site) = found.next() else { continue };
@@ -127,10 +130,16 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             site.bytes = site.bytes.zip(other.bytes).map(|(own, more)| own.saturating_add(more));
             site.places += 1;
         }
+        // Neither the stacks nor what is read from them, which takes no more, would be seen.
+        let most = site.bytes.unwrap_or(0).saturating_mul(2);
+        if (most as f64) < least || judged == MOST_JUDGED {
+            continue;
+        }
+        judged += 1;
         site.change.resized = without(module, own, &stacks);
         site.falls = program.memory_falls(&site.change);
         let falls = site.peak().unwrap_or(0);
-        if (falls as f64) < program.options.min_replicated_share * peak as f64 {
+        if (falls as f64) < least {
             continue;
         }
         let shape = own.first().map_or(0, |stack| stack.shape.0);
@@ -224,8 +233,8 @@ fn stacks(program: &Program<'_>) -> Vec<Stack> {
                 });
                 (!is_multiplied).then(|| Mask { origins, ..made(program, value) })
             });
-            let is_result = is_result(module, outer, index);
-            stacks.push(Stack { outer, shape, mask: mask.filter(|_| !is_result) });
+            let mask = mask.filter(|_| !is_result(module, outer, index));
+            stacks.push(Stack { outer, shape, mask });
         }
     }
     stacks
@@ -240,11 +249,24 @@ fn is_large(module: &Module, shape: ShapeId) -> bool {
 
 /// Whether the program returns element `index` of loop `outer`.
 fn is_result(module: &Module, outer: Row, index: usize) -> bool {
-    let is_root = |row: &u32| *row == module.computation(module.entry()).root;
-    module.users().get(outer.0).iter().any(|user| {
-        module.tuple_index(Row(*user)) == Some(index)
-            && module.users().get(*user).iter().any(is_root)
-    })
+    let root = module.computation(module.entry()).root;
+    let users = module.users();
+    let own =
+        users.get(outer.0).iter().filter(|user| module.tuple_index(Row(**user)) == Some(index));
+    let mut open: Vec<u32> = own.copied().collect();
+    let mut known: HashSet<u32> = open.iter().copied().collect();
+    while let Some(row) = open.pop() {
+        if row == root || users.get(row).contains(&root) {
+            return true;
+        }
+        let moved = users.get(row).iter().filter(|own| converts(module.opcode(Row(**own))));
+        for own in moved {
+            if known.len() < MOST_ROWS && known.insert(*own) {
+                open.push(*own);
+            }
+        }
+    }
+    outer.0 == root
 }
 
 /// The row that makes the mask at `value`, before it is spread and put into a stack.
@@ -428,7 +450,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
     };
     format!(
-        "{} the masks of all iterations of a loop: {}, {} {text}; each mask could be computed again from \
+        "{} the masks of all iterations of a loop: {}, {} {text}; each mask could be recomputed from \
          {origins}{}",
         counted(site.places, "stack holds", "stacks hold"),
         bytes(site.bytes.unwrap_or(0)),

@@ -114,7 +114,11 @@ impl Change {
         let bits = i64::from(array.element_type.bits());
         let most = own.bits.map_or(bits, |most| bits.min(i64::from(most)));
         match i64::try_from(own.parts) {
-            Ok(parts) if parts > 0 && bits > 0 => bytes.saturating_mul(most) / bits / parts,
+            Ok(parts) if parts > 0 && most < bits => {
+                let narrow = i128::from(bytes) * i128::from(most) / i128::from(bits);
+                i64::try_from(narrow).unwrap_or(bytes) / parts
+            }
+            Ok(parts) if parts > 0 => bytes / parts,
             _ => bytes,
         }
     }
@@ -137,7 +141,7 @@ pub struct Needed {
 
 /// The memory of `module` after `change`, whose HBM peak is `peak` before, on a device with `usable` bytes of HBM,
 /// if it is known. The text order is the schedule; `frame` is the frame of the module in that order. Values are
-/// packed only if the peak falls by a part of it, not for arrays that devices divide, and if XLA packs them fast.
+/// packed only if the peak falls by a part of it, and if XLA packs them fast.
 pub fn memory_after(
     module: &Module,
     frame: &Frame,
@@ -162,7 +166,6 @@ pub fn memory_after(
     spared.iter().for_each(|(_, user)| sizes.bytes[*user as usize] = 0);
     let lasting = (!spared.is_empty()).then(|| frame.lasting(&spared));
     let frame = lasting.as_ref().unwrap_or(frame);
-    // Arrays that devices divide leave gaps in proportion.
     let most = peak - peak / FALL_PART;
     let (account, packing) = packed_account(module, frame, sizes, (tables, usable), most)?;
     Ok(Needed {

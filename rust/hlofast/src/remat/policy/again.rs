@@ -17,7 +17,6 @@ const MOST_LIGHT: usize = 16;
 /// What the backward body of a scan recomputes under a policy.
 pub struct Again<'a> {
     policies: &'a Policies,
-    /// The scan's number.
     /// The scan.
     pub scan: &'a Scan,
     fixed: &'a Fixed,
@@ -299,11 +298,9 @@ impl<'a> Again<'a> {
                         bytes.add(live.clone(), -size);
                     }
                 }
-                let scores = self.fixed.scores.iter();
-                let mut writing =
-                    scores.filter(|own| own.weights == stack.node && own.writes_weights);
-                let last =
-                    writing.next().and_then(|_| read_until(scan, stack, |own| self.holds(own)));
+                let mut scores = self.fixed.scores.iter();
+                let writing = scores.find(|own| own.weights == stack.node && own.writes_weights);
+                let last = writing.and_then(|_| read_until(scan, stack, |own| self.holds(own)));
                 if let Some(last) = last {
                     bytes.add(start..=last, self.fixed.bytes[stack.node as usize]);
                 }

@@ -291,7 +291,8 @@ fn join_outputs(
     }
 }
 
-/// The name of an instruction without the ending that XLA gives to those that it rematerialises.
+/// The name of an instruction without the ending that XLA gives to those that it rematerialises, of which one may be
+/// a part: `fusion.7.remat2`. Other clones have all results.
 fn original(name: &[u8]) -> &[u8] {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let rest = &name[..name.len() - digits];

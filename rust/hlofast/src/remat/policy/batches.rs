@@ -16,7 +16,7 @@ use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use memchr::memmem;
 use std::cell::OnceCell;
 
@@ -121,6 +121,7 @@ impl<'a> Batches<'a> {
     fn summed(&self, graph: &Graph, product: u32) -> u64 {
         use Opcode::{Add, AllReduce, Convert, CustomCall, ReduceScatter};
         let (mut axes, mut open, mut at) = (0, vec![product], 0);
+        let mut known: HashSet<u32, BuildMix> = HashSet::default();
         while let Some(node) = open.get(at).copied().filter(|_| at < MOST_STEPS) {
             at += 1;
             for user in graph.users(node) {
@@ -134,7 +135,8 @@ impl<'a> Batches<'a> {
                     CustomCall => is_named_product(self.module, own.row),
                     opcode => is_rearrangement(opcode),
                 };
-                if is_step && own.element.is_none() && !open.contains(user) {
+                let is_next = is_step && own.element.is_none() && open.len() < MOST_STEPS;
+                if is_next && known.insert(*user) {
                     open.push(*user);
                 }
             }

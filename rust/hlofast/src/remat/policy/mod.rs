@@ -525,11 +525,12 @@ impl Policies {
         }
         let (mut peak, mut step) = bytes.highest(&prefixes);
         let mut timeline = &self.timeline;
-        // Of its orders XLA takes the one that needs less memory.
+        // Rows that wait in the text run before the loop under a policy that saves nothing, if that needs less.
         if self.keeps_less(fates) && !self.saves_any(fates) {
             self.waiting.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
             (peak, step) = (peak, step).min(bytes.highest(&prefixes));
         }
+        // Of its orders XLA takes the one that needs less memory.
         if let Some((late, own)) = self.late.as_deref() {
             let (most, at) = late.highest(fates, own);
             if most < peak {

@@ -17,8 +17,8 @@ use hashbrown::{HashMap, HashSet};
 
 /// Limit on the kinds of layers.
 const MOST_KINDS: usize = 8;
-/// Parts in which the matmuls of a line that are in no order of layers are counted: an odd one among many counts too.
-const MOST_NODES: u64 = 1 << 32;
+/// Limit on the times that lines of matmuls are compared for a kind.
+const MOST_ROUNDS: usize = 32;
 
 /// What tells the matmuls of a layer apart, in all layers.
 type Like = (Name, u16, u64);
@@ -127,13 +127,17 @@ impl Finder<'_> {
     /// values that all layers make of what an encoder has made, on the line of their queries.
     fn split(&self, group: &mut Vec<u32>) -> Option<Vec<u32>> {
         let mut counts: HashMap<u32, usize, BuildMix> = HashMap::default();
-        for operand in group.iter().flat_map(|node| self.graph.operands(*node)) {
-            *counts.entry(*operand).or_default() += 1;
+        for node in group.iter() {
+            let operands = self.graph.operands(*node);
+            for (at, operand) in operands.iter().enumerate() {
+                if !operands[..at].contains(operand) {
+                    *counts.entry(*operand).or_default() += 1;
+                }
+            }
         }
-        let (value, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        if count * 2 <= group.len() || count == group.len() {
-            return None;
-        }
+        let is_part = |count: usize| count * 2 > group.len() && count < group.len();
+        let shared = counts.into_iter().filter(|(_, count)| is_part(*count));
+        let (value, _) = shared.max_by_key(|(value, count)| (*count, *value))?;
         let reads = |node: &u32| self.graph.operands(*node).contains(&value);
         let (shared, rest) = group.iter().partition(|node| reads(node));
         *group = rest;
@@ -148,7 +152,7 @@ impl Finder<'_> {
         let layers = *counts.iter().max_by_key(|(size, times)| (**times, **size))?.0;
         let mut own: Vec<usize> =
             (0..groups.len()).filter(|at| groups[*at].len().is_multiple_of(layers)).collect();
-        loop {
+        for round in 0..MOST_ROUNDS {
             self.layer.fill(None);
             for group in own.iter().map(|at| &groups[*at]) {
                 let each = group.len() / layers;
@@ -157,16 +161,27 @@ impl Finder<'_> {
                 }
             }
             self.order();
-            // One group that is in no order of layers, such as products of what an encoder has made, takes others along.
-            let broken = |at: &usize| {
-                let nodes = groups[*at].iter().filter(|node| !self.is_chained(**node));
-                nodes.count() as u64 * MOST_NODES / groups[*at].len() as u64
-            };
-            let most = own.iter().map(broken).max().unwrap_or(0);
-            if most == 0 {
-                break;
-            }
-            own.retain(|at| broken(at) < most);
+            // By group: how many of its matmuls are in no order of layers, and how many there are.
+            let parts: Vec<(u64, u64)> = own
+                .iter()
+                .map(|at| {
+                    let broken = groups[*at].iter().filter(|node| !self.is_chained(**node));
+                    (broken.count() as u64, groups[*at].len() as u64)
+                })
+                .collect();
+            let is_more = |own: (u64, u64), other: (u64, u64)| own.0 * other.1 > other.0 * own.1;
+            let most = parts
+                .iter()
+                .copied()
+                .reduce(|most, own| if is_more(own, most) { own } else { most });
+            let Some(most) = most.filter(|most| most.0 > 0) else { break };
+            // A group that is broken makes those that read it so: only the worst ones go, in the last round all.
+            let is_last = round + 1 == MOST_ROUNDS;
+            let mut parts = parts.into_iter();
+            own.retain(|_| {
+                let part = parts.next().unwrap_or_default();
+                if is_last { part.0 == 0 } else { is_more(most, part) }
+            });
         }
         let own = self.connected(groups, &own);
         self.layer.fill(None);

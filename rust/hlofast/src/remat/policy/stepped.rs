@@ -244,12 +244,13 @@ fn starts(
     // Layers that nothing differentiates keep nothing.
     let mut starts = vec![end; layers.count()];
     for kind in &layers.kinds {
-        let mut next = 0;
+        let mut next = None;
         for layer in kind.layers.iter().rev() {
-            let own = matmuls[*layer as usize].iter().copied().filter(|step| *step > next);
-            if let Some(start) = own.min() {
+            let own = || matmuls[*layer as usize].iter().copied();
+            let behind = own().filter(|step| next.is_none_or(|next| *step > next)).min();
+            if let Some(start) = behind.or(own().min()) {
                 starts[*layer as usize] = start;
-                next = start;
+                next = next.max(Some(start));
             }
         }
     }

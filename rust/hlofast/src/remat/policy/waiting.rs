@@ -31,7 +31,7 @@ pub fn waiting(
     };
     let (start, end) = (*first.back_steps.start(), *first.back_steps.end());
     let place = module.computation_of(first.backward);
-    let loops: Vec<Row> = scans.iter().map(|scan| scan.backward).collect();
+    let loops: HashSet<Row, BuildMix> = scans.iter().map(|scan| scan.backward).collect();
     let of_place = |own: &&LiveValue| module.computation_of(own.row) == place;
     let is_over = |own: &&LiveValue| {
         own.bytes >= LEAST
@@ -45,8 +45,11 @@ pub fn waiting(
         made.entry(own.row).or_default().push(own);
     }
     let is_late = |row: &Row| memory.step_of(*row).is_some_and(|step| step > end);
-    let bytes_of =
-        |row: &Row| -> i64 { made.get(row).into_iter().flatten().map(|own| own.bytes).sum() };
+    let bytes_of = |row: &Row| {
+        let own = made.get(row).into_iter().flatten().map(|own| own.bytes);
+        own.fold(0, i64::saturating_add)
+    };
+    let mut free: HashMap<Row, bool, BuildMix> = HashMap::default();
     let late: Vec<Option<Vec<Row>>> = over
         .iter()
         .map(|own| {
@@ -55,14 +58,18 @@ pub fn waiting(
                 return None;
             }
             readers.retain(is_late);
-            let is_free = |row: &Row| is_independent(module, memory, *row, (start, &loops));
-            readers.iter().all(is_free).then_some(readers)
+            // Without one, another row keeps the value, such as one that writes over it.
+            let mut is_free = |row: &Row| {
+                let is_free = || is_independent(module, memory, *row, (start, &loops));
+                *free.entry(*row).or_insert_with(is_free)
+            };
+            (!readers.is_empty() && readers.iter().all(&mut is_free)).then_some(readers)
         })
         .collect();
     let mut moved: HashSet<Row, BuildMix> = HashSet::default();
     for (own, late) in over.iter().zip(&late) {
         let Some(late) = late else { continue };
-        if late.iter().map(bytes_of).sum::<i64>() <= own.bytes / 2 {
+        if late.iter().map(bytes_of).fold(0, i64::saturating_add) <= own.bytes / 2 {
             moved.extend(late);
         }
     }
@@ -78,10 +85,11 @@ pub fn waiting(
     changes
 }
 
-/// The rows that read a value; None if it leaves the computation.
+/// The rows that read a value, each once; None if it leaves the computation or is on its way while others run.
 fn readers(module: &Module, value: &LiveValue) -> Option<Vec<Row>> {
     let users = |row: Row| module.users().get(row.0).iter().map(|own| Row(*own));
     let mut found = Vec::new();
+    let mut known: HashSet<Row, BuildMix> = HashSet::default();
     let mut open: Vec<Row> = Vec::new();
     let is_part = |row: &Row| {
         let index = module.tuple_index(*row);
@@ -90,9 +98,14 @@ fn readers(module: &Module, value: &LiveValue) -> Option<Vec<Row>> {
     open.extend(users(value.row).filter(is_part));
     for _ in 0..MOST_OPENED {
         let Some(row) = open.pop() else { return Some(found) };
+        if !known.insert(row) {
+            continue;
+        }
         match module.opcode(row) {
             Opcode::Bitcast | Opcode::GetTupleElement => open.extend(users(row)),
-            Opcode::Tuple => return None,
+            Opcode::Tuple | Opcode::CopyStart | Opcode::AsyncStart | Opcode::OptBarrier => {
+                return None;
+            }
             _ => found.push(row),
         }
     }
@@ -104,14 +117,16 @@ fn is_independent(
     module: &Module,
     memory: &Memory,
     row: Row,
-    (start, loops): (u32, &[Row]),
+    (start, loops): (u32, &HashSet<Row, BuildMix>),
 ) -> bool {
     let mut open = vec![row];
     let mut known: HashSet<Row, BuildMix> = HashSet::default();
+    let mut left = MOST_OPENED;
     while let Some(at) = open.pop() {
-        if loops.contains(&at) || known.len() >= MOST_OPENED {
+        if loops.contains(&at) || left == 0 {
             return false;
         }
+        left -= 1;
         let is_before = memory.step_of(at).is_some_and(|step| step < start);
         if at != row && is_before || !known.insert(at) {
             continue;
