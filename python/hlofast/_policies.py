@@ -217,7 +217,8 @@ class Policies:
     @property
     def _built_in(self) -> list[Policy]:
         """The policies of JAX that can be modelled from the text."""
-        return [self.policy(name) for name in BUILT_IN if name not in self._unknown]
+        unknown = self._unknown
+        return [self.policy(name) for name in BUILT_IN if name not in unknown]
 
     @property
     def _unknown(self) -> dict[str, str]:
@@ -231,15 +232,6 @@ class Policies:
         elif self._data.checkpoints_in_loops():
             unknown[EVERYTHING] = fields.NOT_EVERYTHING_INSIDE
         return unknown
-
-    @property
-    def _around_plain_dots(self) -> tuple[Policy, Policy]:
-        """What `PLAIN_DOTS` needs if it saves none or all of the values of kind `MAPPED`."""
-        found = []
-        for kinds in (("matmul",), ("matmul", MAPPED)):
-            fates = [SAVED if kind in kinds else RECOMPUTED for kind in self.savable.values("kind")]
-            found.append(Policy(self, "own", fates))
-        return found[0], found[1]
 
     @property
     def as_compiled(self) -> Policy:

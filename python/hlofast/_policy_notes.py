@@ -91,10 +91,12 @@ def _of_unknown(policies: Policies) -> Iterator[Note]:
     if EVERYTHING in why_not:
         yield Note("policy-everything", why_not[EVERYTHING])
     if PLAIN_DOTS in why_not:
-        low, high = (own.peak for own in policies._around_plain_dots)
-        mapped = sum(kind == MAPPED for kind in policies.savable.values("kind"))
+        kinds = policies.savable.values("kind")
+        plain = [at for at, kind in enumerate(kinds) if kind == "matmul"]
+        mapped = [at for at, kind in enumerate(kinds) if kind == MAPPED]
+        low, high = (policies.policy(save=own).peak for own in (plain, plain + mapped))
         text = f"{why_not[PLAIN_DOTS]}: {fields.BETWEEN.format(low=low, high=high)}"
-        yield Note("policy-vmap", text, count=mapped, low=low, high=high)
+        yield Note("policy-vmap", text, count=len(mapped), low=low, high=high)
     known = [policies.as_compiled, *policies._built_in]
     if any(own.recomputed_flops is None for own in known):
         yield Note("policy-flops", fields.NO_KERNELS)

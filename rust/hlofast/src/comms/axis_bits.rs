@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 /// Meshes with more axes are not followed: one bit of a mask stands for the batch.
 pub(crate) const MOST_AXES: usize = 60;
-/// On how many devices offsets are evaluated.
-const MOST_DEVICES: u64 = 1024;
+/// Meshes with more devices are not followed device by device.
+pub(super) const MOST_DEVICES: u64 = 1024;
 
 /// The bits of some axes.
 pub(crate) fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
@@ -77,4 +77,22 @@ pub(crate) fn devices(program: &Partitioned<'_>) -> Vec<Device> {
         Some(Device { partition, replica })
     };
     (0..mesh.device_count()).map(device).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// The axes along which neighbours have different values; `values` are by position of a device in the mesh.
+pub(super) fn apart<T: PartialEq>(mesh: &Mesh, values: &[T]) -> u64 {
+    let mut axes = 0;
+    for (axis, own) in mesh.axes().iter().enumerate().take(MOST_AXES) {
+        let sizes = [mesh.stride(axis).unwrap_or(1), own.size];
+        let [stride, size] = sizes.map(|own| usize::try_from(own).unwrap_or(usize::MAX).max(1));
+        // Neighbours along the axis are a stride apart, within blocks of all its devices.
+        let differs = |block: &[T]| {
+            let next = block.get(stride..).unwrap_or_default();
+            next.iter().zip(block).any(|(value, before)| value != before)
+        };
+        if values.chunks(stride.saturating_mul(size)).any(differs) {
+            axes |= 1 << axis;
+        }
+    }
+    axes
 }

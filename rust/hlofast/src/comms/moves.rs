@@ -1,14 +1,11 @@
 //! What devices get from others by collective-permutes.
 
-use super::axis_bits::MOST_AXES;
+use super::axis_bits::{MOST_AXES, MOST_DEVICES, apart};
 use super::partitioned::Partitioned;
 use super::{CollectiveKind, Mesh};
 use crate::ir::Row;
 use crate::ir::intern::BuildMix;
 use std::collections::HashMap;
-
-/// Meshes with more devices are not followed.
-const MOST_DEVICES: u64 = 1024;
 
 /// The collective-permutes of a program.
 pub(crate) struct Moves {
@@ -61,24 +58,15 @@ fn sources(program: &Partitioned<'_>, mesh: &Mesh, number: usize) -> Option<Vec<
 
 /// The axes along which neighbours get values that differ, where values differ along the axes of `mask`.
 fn differing(mesh: &Mesh, sources: &[Option<u64>], mask: u64) -> u64 {
-    let digits = || {
-        let axes = mesh.axes().iter().enumerate().take(MOST_AXES);
-        axes.filter_map(|(axis, own)| Some((axis, mesh.stride(axis)?.max(1), own.size.max(1))))
-    };
+    let axes = mesh.axes().iter().enumerate().take(MOST_AXES);
+    let digits: Vec<(u64, u64)> = axes
+        .filter(|(axis, _)| mask & (1 << axis) != 0)
+        .filter_map(|(axis, own)| Some((mesh.stride(axis)?.max(1), own.size.max(1))))
+        .collect();
     // A value depends on the coordinates along these axes of the device that it comes from.
-    let value = |source: &Option<u64>| {
-        let source = (*source)?;
-        let own = digits().filter(|(axis, ..)| mask & (1 << axis) != 0);
-        Some(own.fold(0, |value, (_, stride, size)| value + source / stride % size * stride))
+    let value = |source: u64| {
+        digits.iter().fold(0, |value, (stride, size)| value + source / stride % size * stride)
     };
-    let values: Vec<Option<u64>> = sources.iter().map(value).collect();
-    let differs = |stride: u64, size: u64| {
-        let apart = |block: &[Option<u64>]| {
-            let next = block.get(stride as usize..).unwrap_or_default();
-            next.iter().zip(block).any(|(value, before)| value != before)
-        };
-        values.chunks((stride * size) as usize).any(apart)
-    };
-    let found = digits().filter(|(_, stride, size)| differs(*stride, *size));
-    found.fold(0, |axes, (axis, ..)| axes | 1 << axis)
+    let values: Vec<Option<u64>> = sources.iter().map(|own| own.map(value)).collect();
+    apart(mesh, &values)
 }

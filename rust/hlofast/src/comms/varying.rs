@@ -5,7 +5,7 @@
 //! cut by the number of a device differs along the axes on which the offset depends. A value that
 //! could not be followed differs along all axes, so that "equal along an axis" is always proved.
 
-use super::axis_bits::{Covered, MOST_AXES, bits, devices, groups};
+use super::axis_bits::{Covered, MOST_AXES, apart, bits, devices, groups};
 use super::moves::Moves;
 use super::offsets::{Device, Offsets};
 use super::partitioned::{Partitioned, donated};
@@ -559,21 +559,7 @@ impl Follower<'_, '_> {
             return None;
         }
         let values = self.offsets.values(Trail::new(row), devices)?;
-        let mesh = self.program.mesh?;
-        let mut axes = 0;
-        for (axis, own) in mesh.axes().iter().enumerate() {
-            let stride = usize::try_from(mesh.stride(axis)?).ok()?.max(1);
-            let size = usize::try_from(own.size).ok()?.max(1);
-            // Neighbours along the axis are a stride apart, within blocks of all its devices.
-            let differs = |block: &[i128]| {
-                let apart = block.get(stride..).unwrap_or_default();
-                apart.iter().zip(block).any(|(value, before)| value != before)
-            };
-            if values.chunks(stride.saturating_mul(size)).any(differs) {
-                axes |= 1 << axis;
-            }
-        }
-        Some(axes)
+        Some(apart(self.program.mesh?, &values))
     }
 
     /// Whether custom call `row` gives the same on all devices with the same operands.

@@ -22,6 +22,13 @@ pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
     })
 }
 
+/// The name of an instruction without the ending of a copy that XLA rematerialises whole or in part: `fusion.7` of
+/// `fusion.7.remat2`. Copies that compress have another form and keep their names.
+pub(crate) fn without_clone_number(name: &[u8]) -> &[u8] {
+    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    name[..name.len() - digits].strip_suffix(MARK).unwrap_or(name)
+}
+
 /// Whether a compiler has rematerialised values by itself: the module has such copies.
 pub(crate) fn has_compiler_clones(module: &Module) -> bool {
     memchr::memmem::find(module.text(), MARK).is_some()

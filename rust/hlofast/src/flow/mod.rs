@@ -27,7 +27,7 @@ mod whose;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};
 pub use callers::Callers;
-pub(crate) use clones::{has_compiler_clones, is_compiler_clone};
+pub(crate) use clones::{has_compiler_clones, is_compiler_clone, without_clone_number};
 pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};
 pub use frames::{FrameChoice, SourceOptions, Sources, is_library};
 pub use layers::without_layer_numbers;

@@ -163,8 +163,8 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// The places of matmuls of f32 values: `wide`, whose results show it, and those of `sites`, which send gradients in f32.
-/// The compiler rounds results that only matmuls read, but not what is added up between devices.
+/// The places of matmuls of f32 values: `wide`, whose results show it, and those of `sites`, which send gradients in
+/// f32. The compiler rounds results that only matmuls read, but not what is added up between devices.
 fn widened(
     program: &Program<'_>,
     is_master: bool,

@@ -171,11 +171,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// What else changes if the logits that `product` makes in parts are not gathered by `gather`. A gather writes its result
-/// in the type that is sent, beside its operand, and what every device computes from all of it lies beside it in f32.
-/// Without one, compilers for TPUs keep the result of the matmul and compute the others anew in the fusions that need
-/// them, or round them to the type of the matmul of the backward pass: no twin of `benches/advice_accuracy.py` has a
-/// wider array of its size.
+/// What else changes if the logits that `product` makes in parts are not gathered by `gather`. A gather writes its
+/// result in the type that is sent, beside its operand, and what every device computes from all of it lies beside it
+/// in f32. Without one, compilers for TPUs keep the result of the matmul and compute the others anew in the fusions
+/// that need them, or round them to the type of the matmul of the backward pass: no twin of
+/// `benches/advice_accuracy.py` has a wider array of its size.
 fn ungathered(
     program: &Program<'_>,
     change: &mut Change,

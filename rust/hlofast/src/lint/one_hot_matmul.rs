@@ -35,7 +35,7 @@ pub(super) const RULE: Rule = Rule {
              rows, look up locally in shard_map and combine with psum",
 };
 
-/// The remedy where a router chooses: there is no table to look up.
+/// The remedy for matrices that a router chooses: they send tokens to experts, and multiply no table of rows.
 const SEND_ROWS: &str = "send rows instead of multiplying: number the slots of all experts, where = \
                          expert * capacity + place, beyond the last for tokens without a place; \
                          collect with jnp.zeros((experts * capacity, width), x.dtype).at[where].set(x, \

@@ -183,8 +183,8 @@ fn kept_by_loops(program: &Program<'_>) -> HashSet<ShapeId> {
     shapes
 }
 
-/// The arrays of `kept` that are the weights `row` in another type: a loop takes the part of a layer out of a stack before
-/// this part is gathered, so that the stack is sharded as the weights are.
+/// The arrays of `kept` that are the weights `row` in another type: a loop takes the part of a layer out of a stack
+/// before this part is gathered, so that the stack is sharded as the weights are.
 fn converted(
     module: &Module,
     row: Row,

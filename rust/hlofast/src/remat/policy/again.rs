@@ -289,7 +289,8 @@ impl<'a> Again<'a> {
         }
         for stack in &scan.stacks {
             if is_light(scan, self.fixed, stack.node, &self.states) {
-                // The exponentials, or the product they are made from, are in memory in place of a copy out of the stack.
+                // The exponentials, or the product they are made from, are in memory in place of a copy out of the
+                // stack.
                 let is_made = |own: &Softmax| own.exponentials == stack.node;
                 let is_needed = self.states[stack.node as usize].last().is_some();
                 if is_needed && self.fixed.softmaxes.iter().any(is_made) {

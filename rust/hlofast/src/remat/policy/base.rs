@@ -8,7 +8,7 @@
 use super::counted::counted_once;
 use super::graph::{Graph, MOST_ROWS};
 use super::scans::{Scan, node_of};
-use crate::flow::{has_compiler_clones, is_compiler_clone};
+use crate::flow::{has_compiler_clones, is_compiler_clone, without_clone_number};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -258,8 +258,8 @@ fn join_clones(
     }
 }
 
-/// Lets all results of a row begin where it runs first: a clone that XLA rematerialises (`fusion.7.remat`) may have only some of
-/// them, and others are not kept until then. In a program that fits, one row makes all.
+/// Lets all results of a row begin where it runs first: a clone that XLA rematerialises (`fusion.7.remat`) may have
+/// only some of them, and others are not kept until then. In a program that fits, one row makes all.
 fn join_outputs(
     module: &Module,
     graph: &Graph,
@@ -276,7 +276,7 @@ fn join_outputs(
     let mut first: HashMap<u32, (&[u8], u32, i64), BuildMix> = HashMap::default();
     for value in values.iter().filter(is_large) {
         let name = module.instruction_name(value.row);
-        let own = original(name);
+        let own = without_clone_number(name);
         let known = runs.entry(own).or_insert((value.first_step, false));
         *known = (known.0.min(value.first_step), known.1 | (own.len() < name.len()));
         if let Some(node) = node_of(graph, value) {
@@ -289,14 +289,6 @@ fn join_outputs(
             add(changes, start..=step - 1, bytes);
         }
     }
-}
-
-/// The name of an instruction without the ending that XLA gives to those that it rematerialises, of which one may be
-/// a part: `fusion.7.remat2`. Other clones have all results.
-fn original(name: &[u8]) -> &[u8] {
-    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    let rest = &name[..name.len() - digits];
-    rest.strip_suffix(b".remat").unwrap_or(name)
 }
 
 /// The numbers of values of a computation that are clones of each other, none before the step `behind` with one

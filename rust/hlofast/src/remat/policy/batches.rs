@@ -37,9 +37,9 @@ impl Policies {
         }
         let unrolled = self.unrolled.as_ref().map(|own| &own.graph);
         let unrolled = unrolled.map(|graph| (graph, Products::new(module, graph)));
-        let (most, least) = (OnceCell::new(), OnceCell::new());
-        let most = || most.get_or_init(|| Varying::new(program)).as_ref();
-        let least = || least.get_or_init(|| Varying::least(program)).as_ref();
+        // What surely differs, and what may.
+        let varying = OnceCell::new();
+        let varying = || varying.get_or_init(|| [Varying::least(program), Varying::new(program)]);
         let mut known = None;
         for value in self.savable.iter_mut().filter(|own| own.kind == SavableKind::Product) {
             let (graph, products) = match &unrolled {
@@ -54,8 +54,10 @@ impl Policies {
             if !components(module, row).any(|part| memmem::find(part, MAPPED).is_some()) {
                 continue;
             }
-            // What surely differs, and what may.
-            let both = || [least(), most()].map(|own| own.map(|own| Batches::new(module, own)));
+            let both = || {
+                let both = varying().each_ref();
+                both.map(|own| own.as_ref().map(|own| Batches::new(module, own)))
+            };
             let [least, most] = known
                 .get_or_insert_with(both)
                 .each_ref()

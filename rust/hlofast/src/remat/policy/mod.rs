@@ -181,7 +181,8 @@ pub struct Policies {
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
     timeline: Timeline,
-    /// What changes if rows that need nothing of the backward loop run before it, in a text that XLA has rematerialised.
+    /// What changes if rows that need nothing of the backward loop run before it, in a text that XLA has
+    /// rematerialised.
     waiting: Vec<(RangeInclusive<u32>, i64)>,
     /// By scan.
     fixed: Vec<Fixed>,

@@ -5,7 +5,8 @@
 //! the one before. Other forward work lies between matmuls of known layers. What lies between the last
 //! matmul of a layer and the first of the next belongs to the next if the first layer starts with work
 //! of the same lines, as normalisation does, and otherwise to the layer before, as does the sum that
-//! ends it, with the biases and scales that it reads. A backward matmul multiplies a gradient by what a matmul of its layer has read.
+//! ends it, with the biases and scales that it reads. A backward matmul multiplies a gradient by what a matmul of its
+//! layer has read.
 
 use super::graph::Graph;
 use super::layered::{Kind, Layers, Name};
@@ -324,7 +325,8 @@ impl Finder<'_> {
             .collect();
         let mut found: Vec<Option<u32>> = self.layer.clone();
         let last = self.last_readers();
-        // Whether one layer of another kind alone reads a node, such as keys that a decoder makes of what an encoder has made.
+        // Whether one layer of another kind alone reads a node, such as keys that a decoder makes of what an encoder
+        // has made.
         let is_of_other = |at: usize, before: u32, after: u32| {
             last[at] == Some(after) && firsts.iter().any(|own| (before + 1..=after).contains(own))
         };
@@ -401,8 +403,8 @@ impl Finder<'_> {
         let mut is_gradient = vec![false; graph.nodes.len()];
         // By node that does not: the last layer whose values it is made from.
         let mut made_in = vec![None; graph.nodes.len()];
-        // By the same nodes: the layer whose matmul reads it first. The gradient of a weight multiplies by what the matmul
-        // has read, which the layer before may have made.
+        // By the same nodes: the layer whose matmul reads it first. The gradient of a weight multiplies by what the
+        // matmul has read, which the layer before may have made.
         let mut read_in = vec![None; graph.nodes.len()];
         // Whether it is made from what follows the last layer, as the gradient of the loss is.
         let mut is_behind = vec![false; graph.nodes.len()];

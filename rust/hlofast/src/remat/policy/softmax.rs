@@ -263,8 +263,8 @@ fn is_written(module: &Module, graph: &Graph, exponentials: u32) -> bool {
     false
 }
 
-/// The first product that multiplies by what cheap work makes of the elements of `product`: by the weights of its softmax,
-/// which fusions may compute each for themselves.
+/// The first product that multiplies by what cheap work makes of the elements of `product`: by the weights of its
+/// softmax, which fusions may compute each for themselves.
 fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
     let elements = |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.elements();
     let count = elements(product);
