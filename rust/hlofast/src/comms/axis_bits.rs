@@ -2,7 +2,7 @@
 
 use super::offsets::Device;
 use super::partitioned::Partitioned;
-use super::{AxisPart, CollectiveKind, Mesh, PermuteMatch};
+use super::{AxisPart, Collective, CollectiveKind, Mesh, PermuteMatch};
 use crate::ir::Row;
 use crate::ir::intern::BuildMix;
 use std::collections::HashMap;
@@ -26,17 +26,13 @@ pub(crate) struct Covered {
     pub any: u64,
 }
 
-/// By instruction of a collective: the axes of its groups, or along which a collective-permute shifts values.
+/// By instruction of a collective: the axes of its groups.
 pub(crate) fn groups(program: &Partitioned<'_>, all: u64) -> HashMap<Row, Covered, BuildMix> {
     let mut axes = HashMap::default();
     let collectives = program.collectives;
     let Some(mesh) = program.mesh else { return axes };
-    for collective in &collectives.collectives {
-        if collective.kind == CollectiveKind::CollectivePermute {
-            let any = shifted(program, mesh, collective.row).unwrap_or(all);
-            axes.insert(collective.row, Covered { whole: 0, any });
-            continue;
-        }
+    let permutes = |own: &&Collective| own.kind == CollectiveKind::CollectivePermute;
+    for collective in collectives.collectives.iter().filter(|own| !permutes(own)) {
         let Some(groups) = collective.groups.and_then(|at| collectives.groups.get(at as usize))
         else {
             continue;
@@ -56,6 +52,14 @@ pub(crate) fn groups(program: &Partitioned<'_>, all: u64) -> HashMap<Row, Covere
         axes.insert(collective.row, covered);
     }
     axes
+}
+
+/// By collective-permute: the axes along which it shifts values, if all devices shift them by the same distance.
+pub(crate) fn shifts(program: &Partitioned<'_>) -> HashMap<Row, u64, BuildMix> {
+    let permutes = program.collectives.collectives.iter();
+    let permutes = permutes.filter(|own| own.kind == CollectiveKind::CollectivePermute);
+    let of = |row: Row| Some((row, shifted(program, program.mesh?, row)?));
+    permutes.filter_map(|own| of(own.row)).collect()
 }
 
 /// The axes along which all devices shift a value by the same distance; None if they do not.

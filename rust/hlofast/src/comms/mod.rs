@@ -29,7 +29,7 @@ mod varying;
 pub use along::{Along, Network, along};
 pub use alpa::{AlpaCounters, alpa_counters, grad_sync_channel_ids};
 pub use axes::{AxisMatch, AxisPart, Mismatch};
-pub(crate) use axis_bits::{MOST_AXES, bits};
+pub(crate) use axis_bits::{MOST_AXES, bits, shifts};
 pub use collective::{
     Collective, Collectives, CrossMeshReduction, collectives, cross_mesh_reduction,
 };

@@ -133,10 +133,14 @@ impl Varying {
         Some(self.mask(module, row)? & self.all)
     }
 
-    /// The axes along which a reduction adds up what devices hold, or a collective-permute shifts it; all if they
-    /// are unknown.
+    /// The axes along which a reduction adds up what devices hold; all if they are unknown.
     pub fn along(&self, row: Row) -> u64 {
         self.groups.get(&row).map_or(self.all, |covered| covered.any)
+    }
+
+    /// The axes with more than one device.
+    pub fn all(&self) -> u64 {
+        self.all
     }
 
     /// Whether `row` is computed from the inputs of the step.

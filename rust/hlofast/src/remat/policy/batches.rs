@@ -11,7 +11,7 @@ use super::named::{components, equation, is_named_product};
 use super::products::Products;
 use super::scans::is_rearrangement;
 use super::{Policies, SavableKind};
-use crate::comms::{Partitioned, Varying};
+use crate::comms::{Partitioned, Varying, shifts};
 use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::intern::BuildMix;
@@ -55,8 +55,9 @@ impl Policies {
                 continue;
             }
             let both = || {
-                let both = varying().each_ref();
-                both.map(|own| own.as_ref().map(|own| Batches::new(module, own)))
+                let (both, shifts) = (varying().each_ref(), shifts(program));
+                let shift = |row| shifts.get(&row).copied();
+                both.map(|own| own.as_ref().map(|own| Batches::new(module, own, shift)))
             };
             let [least, most] = known
                 .get_or_insert_with(both)
@@ -81,14 +82,16 @@ struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    fn new(module: &'a Module, varying: &'a Varying) -> Self {
+    /// `shift` gives the axes along which a collective-permute shifts values, if they are known.
+    fn new(module: &'a Module, varying: &'a Varying, shift: impl Fn(Row) -> Option<u64>) -> Self {
         use Opcode::{CollectivePermute, CollectivePermuteStart};
         let mut rings: HashMap<(i32, i32), u64, BuildMix> = HashMap::default();
         for row in module.rows() {
             let is_permute =
                 matches!(module.opcode(row), CollectivePermute | CollectivePermuteStart);
             if is_permute && is_named_product(module, row) {
-                *rings.entry(place(module, row)).or_default() |= varying.along(row);
+                let along = shift(row).unwrap_or(varying.all());
+                *rings.entry(place(module, row)).or_default() |= along;
             }
         }
         Self { module, varying, rings }
