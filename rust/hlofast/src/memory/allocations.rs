@@ -34,6 +34,12 @@ pub(super) struct Allocations {
 const MOST_BITS: usize = 8 << 20;
 
 impl Use {
+    /// The first and the last step as one number, which sorts faster.
+    #[inline]
+    pub fn pair(self) -> u64 {
+        u64::from(self.start) << 32 | u64::from(self.end)
+    }
+
     /// Calls `each` with the blocks of the steps that the use goes on after, and the bits of these steps.
     #[inline]
     fn each_block(self, mut each: impl FnMut(usize, u64)) {

@@ -13,7 +13,7 @@ use super::alias::Donations;
 use super::allocations::{Allocations, Use};
 use super::in_place::InPlace;
 use super::order::post_orders;
-use super::pack::{Block, packed};
+use super::pack::{Block, Span, packed_in_turn, packed_with_care};
 use super::ranges::{Buffers, Ranges};
 use super::schedule::NONE;
 use super::share::{FEW, element_of};
@@ -101,10 +101,26 @@ pub(super) struct Assignment<'a> {
     values: &'a [u32],
     buffers: &'a Buffers,
     ranges: &'a Ranges,
-    pub sizes: &'a Sizes,
+    pub sizes: &'a Sizes<'a>,
     kinds: &'a [Kind],
     firsts: &'a [u32],
     in_place: InPlace<'a>,
+}
+
+/// What an assignment gives.
+#[derive(Debug)]
+pub(super) struct Assigned {
+    /// By buffer: whether it lies in a heap.
+    is_in_heap: Vec<bool>,
+    /// Values in the HBM heap, each with the value that overwrites it. As in XLA's heap simulation, both are alone
+    /// in their buffers.
+    overwrites: Vec<(u32, u32)>,
+}
+
+impl Assigned {
+    fn in_heap(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.is_in_heap.len()).filter(|buffer| self.is_in_heap[*buffer])
+    }
 }
 
 impl<'a> Assignment<'a> {
@@ -112,10 +128,10 @@ impl<'a> Assignment<'a> {
         reader: &'a Reader<'a>,
         values: &'a [u32],
         buffered: &'a Buffered,
-        sizes: &'a Sizes,
+        sizes: &'a Sizes<'a>,
     ) -> Self {
         let Buffered { buffers, ranges, kinds, firsts } = buffered;
-        let in_place = InPlace::new(reader, values);
+        let in_place = InPlace::new(reader, values, sizes.shapes);
         Assignment { reader, values, buffers, ranges, sizes, kinds, firsts, in_place }
     }
 
@@ -138,8 +154,16 @@ impl<'a> Assignment<'a> {
         self.buffers.values(buffer).iter().map(use_of).filter(|alive| alive.start <= alive.end)
     }
 
+    /// Assigns the buffers.
+    pub fn assigned(&self, donations: &Donations) -> Assigned {
+        let is_in_heap = self.temporaries(donations);
+        let mut overwrites = Vec::new();
+        self.each_overwrite(&is_in_heap, |operand, user| overwrites.push((operand, user)));
+        Assigned { is_in_heap, overwrites }
+    }
+
     /// By buffer: whether it lies in a heap.
-    pub fn temporaries(&self, donations: &Donations) -> Vec<bool> {
+    fn temporaries(&self, donations: &Donations) -> Vec<bool> {
         let order = self.order(donations);
         let mut is_in_heap: Vec<bool> =
             self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
@@ -258,16 +282,19 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// The heap of each memory space; `is_in_heap` marks, by buffer, the values in a heap.
-    pub fn heaps(&self, is_in_heap: &[bool]) -> Result<BTreeMap<i64, Heap>, MemoryError> {
-        let over = self.written_over(is_in_heap);
+    /// The heap of each memory space.
+    pub fn heaps(&self, assigned: &Assigned) -> Result<BTreeMap<i64, Heap>, MemoryError> {
+        let mut over = vec![false; self.values.len()];
+        for (operand, _) in &assigned.overwrites {
+            over[*operand as usize] = true;
+        }
         // By memory space and step: what its heap grows by. Lists for spaces that no backend has, of which
         // a text may name any number.
         let mut grows: [Vec<i64>; SPACES] = Default::default();
         let mut others: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
         let steps = self.reader.steps.rows.len();
         let mut total = 0i128;
-        for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
+        for buffer in assigned.in_heap() {
             for mut alive in self.uses(buffer) {
                 if over[alive.value as usize] {
                     // The value that overwrites this one begins in its last step.
@@ -309,22 +336,13 @@ impl<'a> Assignment<'a> {
     }
 
     /// The rows that write over values in the heap that they read, with the bytes of these values.
-    pub fn overwriting(&self, is_in_heap: &[bool]) -> Vec<(Row, i64)> {
-        let mut found = Vec::new();
-        self.each_overwrite(is_in_heap, |operand, user| {
-            let step = self.reader.nodes.steps[user as usize];
+    pub fn overwriting(&self, assigned: &Assigned) -> Vec<(Row, i64)> {
+        let found = |(operand, user): &(u32, u32)| {
+            let step = self.reader.nodes.steps[*user as usize];
             let row = Row(self.reader.steps.rows[step as usize]);
-            found.push((row, self.sizes.bytes[operand as usize]));
-        });
-        found
-    }
-
-    /// By node: whether its value is in the heap and is overwritten by another value when it ends.
-    /// As in XLA's heap simulation, both values must be alone in their buffers.
-    fn written_over(&self, is_in_heap: &[bool]) -> Vec<bool> {
-        let mut over = vec![false; self.values.len()];
-        self.each_overwrite(is_in_heap, |operand, _| over[operand as usize] = true);
-        over
+            (row, self.sizes.bytes[*operand as usize])
+        };
+        assigned.overwrites.iter().map(found).collect()
     }
 
     /// Calls `each` with every value in the HBM heap and the value that overwrites it.
@@ -384,28 +402,28 @@ impl<'a> Assignment<'a> {
     }
 
     /// Bytes of the pointer tables of tuples inside the program; tables do not share memory.
-    pub fn table_bytes(&self, is_in_heap: &[bool]) -> i64 {
+    pub fn table_bytes(&self, assigned: &Assigned) -> i64 {
         let is_table = |value: &u32| {
             let module = self.reader.module;
             module.shapes().tuple(self.in_place.shape_of(*value)).is_some()
         };
-        let tables = (0..is_in_heap.len()).filter(|buffer| {
-            is_in_heap[*buffer] && self.buffers.values(*buffer).iter().any(is_table)
-        });
+        let tables =
+            assigned.in_heap().filter(|buffer| self.buffers.values(*buffer).iter().any(is_table));
         (tables.count() as i64).saturating_mul(HEAP_ALIGNMENT)
     }
 
     /// Bytes of the heap in HBM when its values are packed, with care if it has more than `most` bytes
     /// otherwise; None if that takes too long.
-    pub fn packed(&self, is_in_heap: &[bool], most: i64) -> Option<i64> {
-        let mut block_of: Vec<u32> = (0..is_in_heap.len() as u32).collect();
+    pub fn packed(&self, assigned: &Assigned, most: i64) -> Option<i64> {
+        let count = assigned.is_in_heap.len();
+        let mut block_of: Vec<u32> = (0..count as u32).collect();
         // Operands come before their users, so a chain of overwrites ends in one block.
-        self.each_overwrite(is_in_heap, |operand, user| {
-            let operand = self.buffers.of[operand as usize] as usize;
-            block_of[self.buffers.of[user as usize] as usize] = block_of[operand];
-        });
+        for (operand, user) in &assigned.overwrites {
+            let operand = self.buffers.of[*operand as usize] as usize;
+            block_of[self.buffers.of[*user as usize] as usize] = block_of[operand];
+        }
         let mut alive: Vec<Use> = Vec::new();
-        for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
+        for buffer in assigned.in_heap() {
             if self.space(buffer) != 0 || self.bytes(buffer) == 0 {
                 continue;
             }
@@ -419,16 +437,38 @@ impl<'a> Assignment<'a> {
                 }
             }
         }
-        alive.sort_unstable();
-        let mut blocks = vec![Block::default(); is_in_heap.len()];
-        for (life, known) in event_times(&alive).into_iter().zip(&alive) {
-            let buffer = self.buffers.of[known.value as usize] as usize;
-            let block = &mut blocks[block_of[buffer] as usize];
-            block.bytes = block.bytes.max(self.bytes(buffer));
+        alive.sort_unstable_by_key(|own| (own.pair(), own.value));
+        let block = |own: &Use| block_of[self.buffers.of[own.value as usize] as usize] as usize;
+        // By block: its place among the spans, one more.
+        let mut places = vec![0u32; count];
+        let mut spans: Vec<Span> = Vec::new();
+        for own in &alive {
+            let bytes = self.bytes(self.buffers.of[own.value as usize] as usize);
+            let place = &mut places[block(own)];
+            match spans.get_mut((*place as usize).wrapping_sub(1)) {
+                Some(span) => {
+                    span.bytes = span.bytes.max(bytes);
+                    span.last = span.last.max(own.end);
+                }
+                None => {
+                    spans.push(Span { bytes, first: own.start, last: own.end });
+                    *place = spans.len() as u32;
+                }
+            }
+        }
+        let fast = packed_in_turn(&spans, HEAP_ALIGNMENT)?;
+        if fast <= most {
+            return Some(fast);
+        }
+        let mut blocks = vec![Block::default(); count];
+        for (life, own) in event_times(&alive).into_iter().zip(&alive) {
+            let bytes = self.bytes(self.buffers.of[own.value as usize] as usize);
+            let block = &mut blocks[block(own)];
+            block.bytes = block.bytes.max(bytes);
             block.lives.push(life);
         }
         blocks.iter_mut().for_each(Block::join_lives);
-        packed(&blocks, HEAP_ALIGNMENT, most)
+        packed_with_care(&blocks, HEAP_ALIGNMENT)
     }
 }
 

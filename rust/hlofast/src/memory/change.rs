@@ -160,10 +160,10 @@ pub fn memory_after(
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
     };
     let reader = frame.reader(module);
-    let mut sizes = Sizes::new(&reader, changed);
+    let mut sizes = Sizes::new(module, frame, changed);
     let spared = change.spared.iter().filter_map(|own| own.values(&reader, &frame.layout.values));
     let spared: Vec<(u32, u32)> = spared.flatten().collect();
-    spared.iter().for_each(|(_, user)| sizes.bytes[*user as usize] = 0);
+    sizes.leave_out(spared.iter().map(|(_, user)| *user));
     let lasting = (!spared.is_empty()).then(|| frame.lasting(&spared));
     let frame = lasting.as_ref().unwrap_or(frame);
     let most = peak - peak / FALL_PART;

@@ -2,15 +2,16 @@
 //! are live, for one order of the instructions.
 
 use super::alias::{Donations, Sets, join_aliases};
-use super::assign::Buffered;
-use super::nodes::{Nodes, ShapeNodes};
+use super::assign::{Assigned, Buffered};
+use super::nodes::{Nodes, ShapeNodes, node_shapes};
+use super::peak::memory_space;
 use super::ranges::Ranges;
 use super::schedule::Steps;
 use super::values::{Reader, Values};
 use super::{MemoryError, Rule, Tables};
 use crate::cost::Backend;
-use crate::ir::Module;
 use crate::ir::decode::Alias;
+use crate::ir::{Module, Row, ShapeId};
 use std::sync::{Arc, OnceLock};
 
 /// The steps of a module, and the values that its results hold.
@@ -23,6 +24,16 @@ pub(super) struct Layout {
     pub values: Vec<u32>,
     pub mismatched: u32,
     has_followed_markers: bool,
+    shaped: OnceLock<Shaped>,
+}
+
+/// What accounts need of the shapes of nodes.
+#[derive(Debug)]
+pub(super) struct Shaped {
+    /// By node.
+    pub shapes: Vec<ShapeId>,
+    /// By node: its memory space.
+    pub spaces: Vec<i64>,
 }
 
 /// The common starting point of all rules.
@@ -36,6 +47,8 @@ pub struct Frame {
     pub(super) ranges: Ranges,
     /// The buffers of XLA's account.
     pub(super) buffered: OnceLock<Buffered>,
+    /// Their assignment in the sizes of the text.
+    pub(super) assigned: OnceLock<Assigned>,
     tables: OnceLock<Tables>,
     /// The frame in which markers are instructions, if this frame looks through any.
     marked: Option<Box<Frame>>,
@@ -67,7 +80,9 @@ impl Frame {
         let donations = Donations::new(&reader);
         let mut sets = Sets::new(values.len());
         join_aliases(&reader, &values, &mut sets);
-        let layout = Layout { steps, shapes, nodes, values, mismatched, has_followed_markers };
+        let shaped = OnceLock::new();
+        let layout =
+            Layout { steps, shapes, nodes, values, mismatched, has_followed_markers, shaped };
         Ok(Self::of_layout(module, Arc::new(layout), donations, sets))
     }
 
@@ -81,8 +96,8 @@ impl Frame {
         donations.join(values, &mut sets);
         let mut ranges = Ranges::new(&reader, values, &donations);
         ranges.hand_over_joined(&reader, values);
-        let (buffered, tables, marked) = (OnceLock::new(), OnceLock::new(), None);
-        Frame { layout, donations, sets, ranges, buffered, tables, marked }
+        let (buffered, assigned, tables) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Frame { layout, donations, sets, ranges, buffered, assigned, tables, marked: None }
     }
 
     /// The frame of the module if `donated` were aliases too.
@@ -107,6 +122,7 @@ impl Frame {
             sets: self.sets.clone(),
             ranges,
             buffered: OnceLock::new(),
+            assigned: OnceLock::new(),
             tables: self.tables.clone(),
             marked: None,
         }
@@ -128,6 +144,20 @@ impl Frame {
 }
 
 impl Layout {
+    /// The shapes of all nodes of `module`.
+    pub fn shaped(&self, module: &Module) -> &Shaped {
+        self.shaped.get_or_init(|| {
+            let mut shapes: Vec<ShapeId> = Vec::with_capacity(self.nodes.len());
+            for row in &self.steps.rows {
+                node_shapes(module, module.shape(Row(*row)), &mut shapes);
+            }
+            let spaces: Vec<i64> =
+                module.shapes().ids().map(|shape| memory_space(module, shape)).collect();
+            let space = |shape: &ShapeId| spaces.get(shape.0 as usize).copied().unwrap_or(0);
+            Shaped { spaces: shapes.iter().map(space).collect(), shapes }
+        })
+    }
+
     fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {
         Reader { module, steps: &self.steps, shapes: &self.shapes, nodes: &self.nodes }
     }

@@ -17,6 +17,8 @@ type Places = HashMap<u32, Vec<(u32, u32)>, BuildMix>;
 pub(super) struct InPlace<'a> {
     reader: &'a Reader<'a>,
     values: &'a [u32],
+    /// By node.
+    shapes: &'a [ShapeId],
     fused: RefCell<FusedUses>,
     places: RefCell<Places>,
     /// How many more operands and bytes may be examined.
@@ -26,12 +28,12 @@ pub(super) struct InPlace<'a> {
 }
 
 impl<'a> InPlace<'a> {
-    pub fn new(reader: &'a Reader<'a>, values: &'a [u32]) -> Self {
+    pub fn new(reader: &'a Reader<'a>, values: &'a [u32], shapes: &'a [ShapeId]) -> Self {
         // A small multiple of the operands and bytes of the text; few programs need this many.
         let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
         let may_list = reader.module.may_have("backend_config");
         let (fused, places) = (RefCell::default(), RefCell::default());
-        InPlace { reader, values, fused, places, looks, may_list }
+        InPlace { reader, values, shapes, fused, places, looks, may_list }
     }
 
     /// Whether the instruction that defines `user` may write `user` over `operand`, whose live
@@ -105,12 +107,9 @@ impl<'a> InPlace<'a> {
     }
 
     /// The shape of a value.
+    #[inline]
     pub fn shape_of(&self, value: u32) -> ShapeId {
-        let Reader { module, steps, nodes, .. } = *self.reader;
-        let step = nodes.steps[value as usize];
-        let shape = module.shape(Row(steps.rows[step as usize]));
-        let part = value - nodes.of(step).start;
-        self.reader.shapes.shape_at(module, shape, part)
+        self.shapes[value as usize]
     }
 
     /// The part of `each_overwrite` for an instruction with many results and `operands`, which have an

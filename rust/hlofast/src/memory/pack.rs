@@ -37,13 +37,6 @@ impl Block {
         });
     }
 
-    /// The block if it lived from its first beginning to its last end.
-    fn merged(&self) -> Block {
-        let ends = self.lives.first().zip(self.lives.last());
-        let lives = ends.map(|(first, last)| (first.0, last.1)).into_iter().collect();
-        Block { bytes: self.bytes, lives, first_life: self.first_life }
-    }
-
     fn span(&self) -> i64 {
         let ends = (self.lives.first(), self.lives.last());
         let (Some(first), Some(last)) = ends else { return 0 };
@@ -51,26 +44,59 @@ impl Block {
     }
 }
 
-/// Bytes of the heap that holds `blocks` at multiples of `alignment`, packed with care if it has more than
-/// `most` bytes otherwise; None if the size exceeds 64 bits or one of the three placements takes more than
-/// `MOST_VISITS` comparisons.
-pub(super) fn packed(blocks: &[Block], alignment: i64, most: i64) -> Option<i64> {
-    let mut order: Vec<usize> =
-        (0..blocks.len()).filter(|block| blocks[*block].bytes > 0).collect();
-    let merged: Vec<Block> = blocks.iter().map(Block::merged).collect();
-    order.sort_by_key(|block| (merged[*block].lives.first(), -blocks[*block].bytes, *block));
-    let fast = place_all(&merged, &order, alignment)?;
-    if fast <= most {
-        return Some(fast);
-    }
-    order.sort_by_key(|block| (-blocks[*block].bytes, Reverse(blocks[*block].first_life), *block));
-    let by_size = place_all(blocks, &order, alignment)?;
-    order.sort_by_key(|block| (-blocks[*block].span(), -blocks[*block].bytes, *block));
-    let by_time = place_all(blocks, &order, alignment)?;
-    Some(by_size.min(by_time))
+/// A block as libtpu first sees it: it lives from its first beginning to its last end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub bytes: i64,
+    pub first: u32,
+    pub last: u32,
 }
 
-fn place_all(blocks: &[Block], order: &[usize], alignment: i64) -> Option<i64> {
+/// Bytes of the heap that holds `spans`, which come in the order in which they are placed, that of their
+/// beginnings, at multiples of `alignment`. None if the size exceeds 64 bits or more than `MOST_VISITS`
+/// comparisons are needed.
+pub(super) fn packed_in_turn(spans: &[Span], alignment: i64) -> Option<i64> {
+    // Offset, aligned end and last time of what is in use, ascending. Nothing that is placed begins later than
+    // what is placed next, so that what ended before is never met again.
+    let mut used: Vec<(i64, i64, u32)> = Vec::new();
+    let (mut heap, mut visits) = (0i64, 0u64);
+    for span in spans {
+        visits += used.len() as u64;
+        if visits > MOST_VISITS {
+            return None;
+        }
+        used.retain(|(_, _, last)| *last >= span.first);
+        let mut best: Option<(i64, i64, usize)> = None;
+        let mut end = 0i64;
+        for (place, (offset, next, _)) in used.iter().enumerate() {
+            let gap = offset - end;
+            if gap >= span.bytes && best.is_none_or(|best| gap < best.0) {
+                best = Some((gap, end, place));
+            }
+            end = *next;
+        }
+        let (offset, place) = best.map_or((end, used.len()), |best| (best.1, best.2));
+        let end = offset.checked_add(span.bytes)?;
+        heap = heap.max(end);
+        used.insert(place, (offset, aligned(end, alignment)?, span.last));
+    }
+    Some(heap)
+}
+
+/// Bytes of the heap that holds `blocks` at multiples of `alignment`, packed with care; None if the size exceeds
+/// 64 bits or one of the two placements takes more than `MOST_VISITS` comparisons.
+pub(super) fn packed_with_care(blocks: &[Block], alignment: i64) -> Option<i64> {
+    let mut order: Vec<usize> =
+        (0..blocks.len()).filter(|block| blocks[*block].bytes > 0).collect();
+    order.sort_by_key(|block| (-blocks[*block].bytes, Reverse(blocks[*block].first_life), *block));
+    let by_size = place_all(blocks, &order, alignment, i64::MAX)?;
+    order.sort_by_key(|block| (-blocks[*block].span(), -blocks[*block].bytes, *block));
+    place_all(blocks, &order, alignment, by_size)
+}
+
+/// Bytes of the heap once the blocks are placed in this order; `most` if it has as many, whatever else there is
+/// to place.
+fn place_all(blocks: &[Block], order: &[usize], alignment: i64, most: i64) -> Option<i64> {
     let mut placed = Placed::new(blocks, order);
     let mut heap = 0i64;
     let mut taken: Vec<(i64, i64)> = Vec::new();
@@ -80,11 +106,15 @@ fn place_all(blocks: &[Block], order: &[usize], alignment: i64) -> Option<i64> {
         for life in &blocks[*block].lives {
             placed.overlapping(*life, &mut taken)?;
         }
-        taken.sort_unstable();
+        // Of two that begin at one offset, either may come first: no gap is between them.
+        taken.sort_unstable_by_key(|own| own.0);
         let offset = smallest_gap(&taken, bytes, alignment)?;
         let end = offset.checked_add(bytes)?;
         placed.place(*block, offset, end);
         heap = heap.max(end);
+        if heap >= most {
+            return Some(most);
+        }
     }
     Some(heap)
 }
@@ -175,3 +205,32 @@ impl Placed {
 
 /// Real training steps take some millions of comparisons.
 const MOST_VISITS: u64 = 400_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn one_pass_places_spans_where_the_tree_places_blocks(
+            lives in proptest::collection::vec((0u32..200, 0u32..60, 1i64..100), 1..80)
+        ) {
+            let mut lives = lives;
+            lives.sort_unstable();
+            let span = |(first, length, bytes): &(u32, u32, i64)| {
+                Span { bytes: *bytes, first: *first, last: first + length }
+            };
+            let spans: Vec<Span> = lives.iter().map(span).collect();
+            let block = |own: &Span| {
+                let lives = vec![(own.first, own.last)];
+                Block { bytes: own.bytes, lives, first_life: own.last - own.first }
+            };
+            let blocks: Vec<Block> = spans.iter().map(block).collect();
+            let order: Vec<usize> = (0..blocks.len()).collect();
+            let placed = place_all(&blocks, &order, 16, i64::MAX);
+            prop_assert!(placed.is_some());
+            prop_assert_eq!(packed_in_turn(&spans, 16), placed);
+        }
+    }
+}

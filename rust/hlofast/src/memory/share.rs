@@ -11,6 +11,8 @@ use super::ranges::Ranges;
 use super::schedule::NONE;
 use super::values::Reader;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
+use memchr::memmem::Finder;
+use std::sync::LazyLock;
 
 /// Joins results with the operand whose memory they may reuse.
 pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, sets: &mut Sets) {
@@ -162,14 +164,17 @@ pub(super) fn overwrites(
     }
 }
 
+/// Where libtpu's lists of operands that results take the memory of begin.
+static LISTS: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(b"\"aliasing_operands\":{\"lists\":["));
+
 /// Whether libtpu's own list puts operand `operand` and element `element` of the result into one
 /// buffer; the list numbers results after operands. None without a list, as in programs of other
 /// compilers and before buffer assignment.
 pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32) -> Option<bool> {
-    const KEY: &[u8] = b"\"aliasing_operands\":{\"lists\":[";
     let config = module.attribute_bytes(row, "backend_config")?;
     let output = module.operands(row).len() as u64 + u64::from(element);
-    let start = memchr::memmem::find(config, KEY)? + KEY.len();
+    let start = LISTS.find(config)? + LISTS.needle().len();
     let mut group: Vec<u64> = Vec::new();
     let mut number: Option<u64> = None;
     for byte in &config[start..] {

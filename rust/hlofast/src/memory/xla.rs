@@ -8,9 +8,8 @@
 //! compiled ahead of time for v4, v5e, v5p and v6e; see `tests/memory_tpu.rs`.
 
 use super::alias::Donations;
-use super::assign::{Assignment, Buffered, Heap, Kind, kinds};
-use super::nodes::node_shapes;
-use super::peak::memory_space;
+use super::assign::{Assigned, Assignment, Buffered, Heap, Kind, kinds};
+use super::frame::Shaped;
 use super::ranges::{Buffers, Ranges};
 use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
@@ -135,27 +134,25 @@ pub fn account_from(
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
     let frame = frame.marked();
-    account_with(module, frame, Sizes::new(&frame.reader(module), |_, bytes| bytes), tables)
+    account_with(module, frame, Sizes::new(module, frame, |_, bytes| bytes), tables)
 }
 
 /// The rows of `module` that write over values that they read, with the bytes of these values.
 pub fn overwriting(module: &Module, frame: &Frame) -> Result<Vec<(Row, i64)>, MemoryError> {
     let frame = frame.marked();
-    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    assigned(module, frame, sizes, |_, assignment, is_in_heap| {
-        Ok(assignment.overwriting(is_in_heap))
-    })
+    let sizes = Sizes::new(module, frame, |_, bytes| bytes);
+    assigned(module, frame, sizes, |_, assignment, placed| Ok(assignment.overwriting(placed)))
 }
 
 /// The account of the program if its values had other sizes.
 pub(super) fn account_with(
     module: &Module,
     frame: &Frame,
-    sizes: Sizes,
+    sizes: Sizes<'_>,
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
-    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
-        counted(reader, frame, assignment, is_in_heap, tables)
+    assigned(module, frame, sizes, |reader, assignment, placed| {
+        counted(reader, frame, assignment, placed, tables)
     })
 }
 
@@ -165,18 +162,18 @@ pub(super) fn account_with(
 pub(super) fn packed_account(
     module: &Module,
     frame: &Frame,
-    sizes: Sizes,
+    sizes: Sizes<'_>,
     (tables, usable): (Option<Tables>, Option<i64>),
     most: i64,
 ) -> Result<(XlaAccount, Option<Packing>), MemoryError> {
-    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
-        let account = counted(reader, frame, assignment, is_in_heap, tables)?;
+    assigned(module, frame, sizes, |reader, assignment, placed| {
+        let account = counted(reader, frame, assignment, placed, tables)?;
         if account.hbm_peak() > most || !is_packed(module) {
             return Ok((account, None));
         }
-        let room = Room::new(assignment, is_in_heap, &account, usable);
+        let room = Room::new(assignment, placed, &account, usable);
         let is_fast = account.hbm.bytes <= room.most;
-        let packing = is_fast.then(|| packing(assignment, is_in_heap, &account, room)).flatten();
+        let packing = is_fast.then(|| packing(assignment, placed, &account, room)).flatten();
         Ok((account, packing))
     })
 }
@@ -186,14 +183,14 @@ fn counted(
     reader: &Reader<'_>,
     frame: &Frame,
     assignment: &Assignment<'_>,
-    is_in_heap: &[bool],
+    placed: &Assigned,
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
     let tables = tables.unwrap_or_else(|| frame.tables(reader.module));
     let mut account = XlaAccount::default();
     signature(reader, &frame.donations, assignment.sizes, tables, &mut account)?;
     account.constants = constants(reader, assignment.sizes)?;
-    for (space, heap) in assignment.heaps(is_in_heap)? {
+    for (space, heap) in assignment.heaps(placed)? {
         match space {
             HBM => account.hbm = heap,
             FAST | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
@@ -252,11 +249,11 @@ pub fn packing_from(
         return Ok(None);
     }
     let frame = frame.marked();
-    let sizes = Sizes::new(&frame.reader(module), |_, bytes| bytes);
-    assigned(module, frame, sizes, |reader, assignment, is_in_heap| {
-        let account = counted(reader, frame, assignment, is_in_heap, None)?;
-        let room = Room::new(assignment, is_in_heap, &account, usable);
-        Ok(packing(assignment, is_in_heap, &account, room))
+    let sizes = Sizes::new(module, frame, |_, bytes| bytes);
+    assigned(module, frame, sizes, |reader, assignment, placed| {
+        let account = counted(reader, frame, assignment, placed, None)?;
+        let room = Room::new(assignment, placed, &account, usable);
+        Ok(packing(assignment, placed, &account, room))
     })
 }
 
@@ -274,11 +271,11 @@ struct Room {
 impl Room {
     fn new(
         assignment: &Assignment<'_>,
-        is_in_heap: &[bool],
+        placed: &Assigned,
         account: &XlaAccount,
         usable: Option<i64>,
     ) -> Self {
-        let tables = assignment.table_bytes(is_in_heap);
+        let tables = assignment.table_bytes(placed);
         let others = account.device.total().saturating_add(account.constants);
         let usable = usable.unwrap_or(LEAST_USABLE);
         let most = usable.saturating_sub(spare(usable)).saturating_sub(others);
@@ -289,20 +286,20 @@ impl Room {
 /// The packing of an assignment with this account; None if there are too many values.
 fn packing(
     assignment: &Assignment<'_>,
-    is_in_heap: &[bool],
+    placed: &Assigned,
     account: &XlaAccount,
     Room { tables, most }: Room,
 ) -> Option<Packing> {
-    let heap = assignment.packed(is_in_heap, most)?;
+    let heap = assignment.packed(placed, most)?;
     Some(Packing { heap, fragmentation: (heap - account.hbm.bytes).max(0), tables })
 }
 
-/// Calls `then` with the assignment of buffers, and for each buffer whether it lies in a heap.
+/// Calls `then` with the assignment of buffers, and what it gives.
 fn assigned<T>(
     module: &Module,
     frame: &Frame,
-    sizes: Sizes,
-    then: impl FnOnce(&Reader<'_>, &Assignment<'_>, &[bool]) -> Result<T, MemoryError>,
+    sizes: Sizes<'_>,
+    then: impl FnOnce(&Reader<'_>, &Assignment<'_>, &Assigned) -> Result<T, MemoryError>,
 ) -> Result<T, MemoryError> {
     let reader = frame.reader(module);
     let values = &frame.layout.values;
@@ -322,48 +319,55 @@ fn assigned<T>(
         Buffered::new(&reader, values, buffers, ranges)
     });
     let assignment = Assignment::new(&reader, values, buffered, &sizes);
-    let is_in_heap = assignment.temporaries(&frame.donations);
-    then(&reader, &assignment, &is_in_heap)
+    let find = || assignment.assigned(&frame.donations);
+    let (own, changed);
+    let placed = if sizes.is_changed {
+        changed = find();
+        &changed
+    } else {
+        own = frame.assigned.get_or_init(find);
+        own
+    };
+    then(&reader, &assignment, placed)
 }
 
 /// Bytes and memory space of every node; pointer tables of tuples take none.
-pub(super) struct Sizes {
+pub(super) struct Sizes<'a> {
     by_shape: Vec<i64>,
+    /// Whether a shape has other bytes than in the text.
+    is_changed: bool,
     pub bytes: Vec<i64>,
-    pub spaces: Vec<i64>,
+    pub spaces: &'a [i64],
+    pub shapes: &'a [ShapeId],
 }
 
-impl Sizes {
+impl<'a> Sizes<'a> {
     /// `changed` gives the bytes of a shape from those that it has.
-    pub fn new(reader: &Reader<'_>, changed: impl Fn(ShapeId, i64) -> i64) -> Self {
-        let module = reader.module;
+    pub fn new(module: &Module, frame: &'a Frame, changed: impl Fn(ShapeId, i64) -> i64) -> Self {
+        let mut is_changed = false;
         let size = |(id, cost): (ShapeId, &ShapeCost)| match module.shapes().tuple(id) {
             Some(_) => 0,
-            None => changed(id, on_one_core(module, id, cost.size)),
+            None => {
+                let bytes = on_one_core(module, id, cost.size);
+                let changed = changed(id, bytes);
+                is_changed |= changed != bytes;
+                changed
+            }
         };
         let by_shape: Vec<i64> =
             module.shapes().ids().zip(module.shape_costs()).map(size).collect();
-        let spaces: Vec<i64> =
-            module.shapes().ids().map(|shape| memory_space(module, shape)).collect();
-        let count = reader.nodes.len();
-        let mut sizes =
-            Sizes { by_shape, bytes: Vec::with_capacity(count), spaces: Vec::with_capacity(count) };
-        let mut shapes: Vec<ShapeId> = Vec::new();
-        for row in &reader.steps.rows {
-            let shape = module.shape(Row(*row));
-            let mut add = |shape: ShapeId| {
-                sizes.bytes.push(sizes.of(shape));
-                sizes.spaces.push(spaces.get(shape.0 as usize).copied().unwrap_or(0));
-            };
-            if reader.shapes.count(shape) == 1 {
-                add(shape);
-            } else {
-                shapes.clear();
-                node_shapes(module, shape, &mut shapes);
-                shapes.iter().copied().for_each(add);
-            }
+        let Shaped { shapes, spaces } = frame.layout.shaped(module);
+        let of = |shape: &ShapeId| by_shape.get(shape.0 as usize).copied().unwrap_or(0);
+        let bytes = shapes.iter().map(of).collect();
+        Sizes { by_shape, is_changed, bytes, spaces, shapes }
+    }
+
+    /// Values of `nodes` that take no memory.
+    pub fn leave_out(&mut self, nodes: impl Iterator<Item = u32>) {
+        for node in nodes {
+            self.bytes[node as usize] = 0;
+            self.is_changed = true;
         }
-        sizes
     }
 
     fn of(&self, shape: ShapeId) -> i64 {
@@ -393,7 +397,7 @@ fn on_one_core(module: &Module, shape: ShapeId, bytes: i64) -> i64 {
 fn signature(
     reader: &Reader<'_>,
     donations: &Donations,
-    sizes: &Sizes,
+    sizes: &Sizes<'_>,
     tables: Tables,
     account: &mut XlaAccount,
 ) -> Result<(), MemoryError> {
@@ -439,7 +443,7 @@ const UNTILED_SCALAR: i64 = 4096;
 
 /// Bytes of the constants of all computations except fused ones; computations applied to elements
 /// count too.
-fn constants(reader: &Reader<'_>, sizes: &Sizes) -> Result<i64, MemoryError> {
+fn constants(reader: &Reader<'_>, sizes: &Sizes<'_>) -> Result<i64, MemoryError> {
     let module = reader.module;
     let is_tpu = Backend::of_module(module) == Backend::Tpu;
     let mut is_reached = vec![false; module.computations().len()];
