@@ -14,6 +14,8 @@ pub(crate) struct Moves {
     /// By row: by position of a device in the mesh, that of the device whose value it gets, if it gets any. Empty
     /// if the pairs do not fit the mesh, or if there are too many devices.
     sources: HashMap<Row, Vec<Option<u64>>, BuildMix>,
+    /// By row: the axes last asked for, and those found. Loops are followed several times.
+    known: HashMap<Row, (u64, u64), BuildMix>,
 }
 
 impl Moves {
@@ -21,7 +23,7 @@ impl Moves {
         let all = program.collectives.collectives.iter().enumerate();
         let permutes = all.filter(|(_, own)| own.kind == CollectiveKind::CollectivePermute);
         let numbers = permutes.map(|(number, own)| (own.row, number)).collect();
-        Self { numbers, sources: HashMap::default() }
+        Self { numbers, sources: HashMap::default(), known: HashMap::default() }
     }
 
     /// The axes along which devices hold different results of a permute, if they hold different operands along
@@ -36,8 +38,14 @@ impl Moves {
         let number = self.numbers.get(&row).copied();
         let find = || number.and_then(|own| sources(program, mesh, own)).unwrap_or_default();
         let sources = self.sources.entry(row).or_insert_with(find);
-        let found = (!sources.is_empty()).then(|| differing(mesh, sources, mask));
-        (found, sources.len())
+        if sources.is_empty() {
+            return (None, 0);
+        }
+        let known = self.known.entry(row).or_insert_with(|| (mask, differing(mesh, sources, mask)));
+        if known.0 != mask {
+            *known = (mask, differing(mesh, sources, mask));
+        }
+        (Some(known.1), sources.len())
     }
 }
 

@@ -36,22 +36,27 @@ impl Values {
         }
     }
 
-    fn map(&self, of: impl Fn(i128) -> Option<i128>) -> Option<Values> {
-        Some(match self {
-            Values::One(value) => Values::One(of(*value)?),
+    fn map(mut self, of: impl Fn(i128) -> Option<i128>) -> Option<Values> {
+        match &mut self {
+            Values::One(value) => *value = of(*value)?,
             Values::Each(values) => {
-                Values::Each(values.iter().map(|value| of(*value)).collect::<Option<_>>()?)
+                for value in values {
+                    *value = of(*value)?;
+                }
             }
-        })
+        }
+        Some(self)
     }
 
     fn with(self, other: Values, of: impl Fn(i128, i128) -> Option<i128>) -> Option<Values> {
         match (self, other) {
             (Values::One(a), other) => other.map(|b| of(a, b)),
             (own, Values::One(b)) => own.map(|a| of(a, b)),
-            (Values::Each(a), Values::Each(b)) => {
-                let both = a.into_iter().zip(b);
-                Some(Values::Each(both.map(|(a, b)| of(a, b)).collect::<Option<_>>()?))
+            (Values::Each(mut all), Values::Each(others)) => {
+                for (own, other) in all.iter_mut().zip(others) {
+                    *own = of(*own, other)?;
+                }
+                Some(Values::Each(all))
             }
         }
     }
@@ -117,7 +122,7 @@ impl<'a> Offsets<'a> {
             ReplicaId => each(|device| device.replica),
             // A program for several slices is the program of each; the first stands for all.
             CustomCall if is_slice_id(module, row) => Some(Values::One(0)),
-            Constant if is_scalar => self.elements(row, &Values::One(0)),
+            Constant if is_scalar => self.elements(row, Values::One(0)),
             DynamicSlice if is_scalar => {
                 let at = operand(1)?;
                 let table = trail.operand(module, 0)?.follow(module, converts).row;
@@ -126,7 +131,7 @@ impl<'a> Offsets<'a> {
                     return None;
                 }
                 let last = i128::from(module.elements_column()[table.0 as usize]) - 1;
-                self.elements(table, &at.map(|at| Some(at.clamp(0, last.max(0))))?)
+                self.elements(table, at.map(|at| Some(at.clamp(0, last.max(0))))?)
             }
             Broadcast if is_scalar => operand(0),
             Add => operand(0)?.with(operand(1)?, i128::checked_add),
@@ -184,7 +189,7 @@ impl<'a> Offsets<'a> {
     }
 
     /// Elements of an integer constant.
-    fn elements(&self, row: Row, at: &Values) -> Option<Values> {
+    fn elements(&self, row: Row, at: Values) -> Option<Values> {
         let mut tables = self.tables.borrow_mut();
         let table = tables.entry(row).or_insert_with(|| integers(self.module, row));
         let table = table.as_ref()?;

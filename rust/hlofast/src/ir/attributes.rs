@@ -157,7 +157,18 @@ impl KeysInUse {
                 offsets[0] == offsets[1] && *start < end
             });
         for ((row, _), _) in others {
-            for attribute in module.attributes(row) {
+            // Async sugar writes one list for two rows, of which the text has one.
+            let flags = module.flags(row);
+            let is_sugar = flags & Flags::SUGAR != 0;
+            if is_sugar && flags & Flags::IMPLICIT != 0 {
+                continue;
+            }
+            let own = if is_sugar {
+                Attributes::of_text(module, module.tail(row))
+            } else {
+                module.attributes(row)
+            };
+            for attribute in own {
                 let key = module.bytes(attribute.key);
                 keys.add(key.len(), key.first().copied().unwrap_or_default());
             }

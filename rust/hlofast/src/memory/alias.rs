@@ -9,7 +9,9 @@ use super::values::Reader;
 use crate::ir::decode::{Alias, AttributeValue, decode};
 use crate::ir::size::ShapeCost;
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use memchr::memmem::Finder;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 /// Disjoint sets of values.
 #[derive(Clone, Debug)]
@@ -130,8 +132,8 @@ pub(super) fn join_aliases(reader: &Reader<'_>, values: &[u32], sets: &mut Sets)
     let mut join = |a: u32, b: u32| sets.join(values[a as usize], values[b as usize]);
     // Where attributes have to be found again, the text is searched once: most modules lack this one.
     let module = reader.module;
-    let has_listed = !module.columns().value_ends.is_empty()
-        || memchr::memmem::find(module.text(), b"output_to_operand_aliasing").is_some();
+    let has_listed =
+        !module.columns().value_ends.is_empty() || LISTED.find(module.text()).is_some();
     let overwriting = Overwriting { reader, has_listed, depth: 0 };
     let mut pairs = Vec::new();
     for (step, row) in (0u32..).zip(&reader.steps.rows) {
@@ -292,7 +294,11 @@ impl Overwriting<'_, '_> {
                     listed_pairs(reader, row, shape, pairs);
                 }
             }
-            Opcode::CustomCall | Opcode::AsyncStart if has_listed => {
+            Opcode::CustomCall if has_listed => listed_pairs(reader, row, shape, pairs),
+            // The attributes of most of these have to be found again.
+            Opcode::AsyncStart
+                if has_listed && LISTED.find(module.bytes(module.tail(Row(row)))).is_some() =>
+            {
                 listed_pairs(reader, row, shape, pairs);
             }
             _ => {}
@@ -377,9 +383,12 @@ impl Overwriting<'_, '_> {
     }
 }
 
+/// The attribute that lists what results overwrite.
+const KEY: &str = "output_to_operand_aliasing";
+static LISTED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
+
 /// The pairs in `output_to_operand_aliasing`.
 fn listed_pairs(reader: &Reader<'_>, row: u32, shape: ShapeId, pairs: &mut Vec<InPlace>) {
-    const KEY: &str = "output_to_operand_aliasing";
     let module = reader.module;
     let Some(bytes) = module.attribute_bytes(Row(row), KEY) else { return };
     let Ok(AttributeValue::Aliases(aliases)) =
