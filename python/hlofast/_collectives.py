@@ -118,7 +118,7 @@ class Collectives(Result, Table):
             from hlofast._profile_columns import with_collectives
 
             columns = with_collectives(module, columns)
-        super().__init__(columns)
+        self._keep(columns)
         self.module = module
         """The module."""
         self.mesh: Mesh | None = data.mesh if mesh is None else mesh

@@ -247,7 +247,8 @@ class Findings(Result):
         """The thresholds."""
         self._rules = rules
         self._findings = tuple(Finding(module, own) for own in records)
-        self._table = Table(columns)
+        self._table = Table.__new__(Table)
+        self._table._keep(columns)
 
     def of(self, code: str) -> tuple[Finding, ...]:
         """Returns the findings of rule `code`; raises `ValueError` for an unknown code."""

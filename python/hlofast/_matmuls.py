@@ -71,7 +71,7 @@ class Matmuls(Result, Table):
         unknown: list[int],
         loops: list[str],
     ) -> None:
-        super().__init__(columns)
+        self._keep(columns)
         self.module = module
         """The module."""
         self._unknown = unknown

@@ -32,7 +32,7 @@ class Table:
     through the Arrow PyCapsule interface without copying numbers.
     """
 
-    __slots__ = ("_arrays", "_columns", "_fields", "_length")
+    __slots__ = ("_arrays", "_columns", "_fields", "_given", "_length")
 
     def __init__(self, columns: Iterable[tuple[Field | str, Column | TextColumn]]) -> None:
         fields: dict[str, Field] = {}
@@ -49,6 +49,20 @@ class Table:
         self._fields, self._columns = fields, named
         self._length: int = length or 0
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
+
+    def _keep(self, columns: Iterable[tuple[Field, Column | TextColumn]]) -> None:
+        """Keeps columns that the core made, which have equal lengths, until the first read."""
+        self._given = columns if isinstance(columns, list) else list(columns)
+
+    if not TYPE_CHECKING:  # For type checkers, every name would be an attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            # Only called for slots without a value.
+            if name not in Table.__slots__ or name == "_given":
+                text = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(text, name=name, obj=self)
+            Table.__init__(self, self._given)
+            return getattr(self, name)
 
     @classmethod
     def of(cls, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:
