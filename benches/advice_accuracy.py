@@ -7,10 +7,11 @@
 ``tests/fixtures/planted_steps.py`` has the train steps, one fault each; those of
 ``planted_others.py`` were written and compiled before any rule was changed for them, those of
 ``planted_later.py`` after that, those of ``planted_final.py`` after the rules had been mended for
-those, and those of ``planted_fresh.py`` last; those of ``planted_masks.py`` are about one rule. The
-source of a twin follows the remedy; both are compiled for TPUs. Measured are payload of all
-collectives and FLOPs of all matmuls of the compiled texts, and the bytes that XLA allocates in HBM,
-gaps in its heap included; the peak without these is measured too. Nothing is compiled here.
+those, those of ``planted_fresh.py`` and then of ``planted_next.py`` later; those of
+``planted_masks.py`` are about one rule. The source of a twin follows the remedy; both are compiled
+for TPUs. Measured are payload of all collectives and FLOPs of all matmuls of the compiled texts,
+and the bytes that XLA allocates in HBM, gaps in its heap included; the peak without these is
+measured too. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ import warnings
 import hlofast
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
-NAMES = tuple(f"planted_{own}" for own in ("steps", "others", "later", "final", "fresh", "masks"))
+NAMES = tuple(
+    f"planted_{own}" for own in ("steps", "others", "later", "final", "fresh", "next", "masks")
+)
 FOLDERS = [FIXTURES / own for own in NAMES]
 DEVICES = {
     "decoder": "tpu-v5p",
@@ -59,6 +62,10 @@ DEVICES = {
     "distilled": "tpu-v6e",
     "states": "tpu-v5e",
     "caption": "tpu-v5e",
+    "hybrid": "tpu-v5e",
+    "learned": "tpu-v5p",
+    "unet": "tpu-v6e",
+    "perceiver": "tpu-v5e",
     "ring": "tpu-v5p",
     "context": "tpu-v6e",
     "blocks": "tpu-v5e",
@@ -80,6 +87,7 @@ TWINS = {
     "gated.checkpoint_twice": "gated.checkpoint_once",
     "parallel.summed_again": "parallel.summed_once",
     "caption.summed_again": "caption.summed_once",
+    "learned.summed_again": "learned.summed_once",
 }
 PROMISES = (
     # Train step, rules that find the fault, what they promise.
@@ -208,6 +216,22 @@ LAST = (
     ("caption.wide_stream", ("float32-activations",), "payload"),
 )
 """Promises of further faults of the same models, added after the rules had been mended for them."""
+NEXT = (
+    ("hybrid.wide_gate", ("float32-residuals",), "allocated"),
+    ("hybrid.whole_moments", ("replicated-parameter",), "allocated"),
+    ("hybrid.stacked_mask", ("stacked-masks",), "allocated"),
+    ("learned.wide_positions", ("float32-residuals",), "allocated"),
+    ("learned.logits_in_full", ("replicated-compute",), "flops"),
+    ("learned.logits_in_full", ("logits-in-full",), "allocated"),
+    ("learned.summed_again", ("recomputed-collectives",), "payload"),
+    ("learned.undonated", ("undonated-state",), "allocated"),
+    ("unet.wide_skip", ("float32-residuals",), "allocated"),
+    ("unet.batch_gathered", ("batch-gathered",), "payload"),
+    ("unet.batch_gathered", ("replicated-compute",), "flops"),
+    ("perceiver.logits_in_full", ("logits-in-full",), "allocated"),
+    ("perceiver.wide_latents", ("float32-residuals",), "allocated"),
+)
+"""Promises of train steps written after all rules, chosen before the first reading."""
 MASKS = tuple(
     (f"{own}.stacked_mask", ("stacked-masks",), "allocated")
     for own in ("ring", "context", "blocks", "dropped", "windows", "parts")
@@ -308,7 +332,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=pathlib.Path)
     given = parser.parse_args()
-    sets = (PROMISES, UNSEEN, LATER, FINAL, FRESH, LAST, MASKS)
+    sets = (PROMISES, UNSEEN, LATER, FINAL, FRESH, LAST, NEXT, MASKS)
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
         ratio = "    -" if own["ratio"] is None else f"{own['ratio']:5.2f}"
@@ -338,6 +362,7 @@ def main():
         "promises of steps written after all rules",
         "promises of steps written last",
         "promises of faults added after that",
+        "promises of steps written after those",
         "promises of steps whose masks a loop keeps",
     )
     rest = records
