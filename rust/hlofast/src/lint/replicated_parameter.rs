@@ -5,14 +5,15 @@ use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Mesh, donated};
-use crate::flow::Phase;
 use crate::flow::walk::is_kept;
+use crate::flow::{Phase, Place};
 use crate::ir::decode::{AttributeValue, LeafSharding, Placement, SubgroupKind, decode};
 use crate::ir::intern::BuildMix;
 use crate::ir::{
     ArrayShape, CallRole, ElementKind, ElementType, Module, Opcode, Row, ShapeId, ShapeView,
 };
 use crate::memory::{Resized, Spared};
+use crate::remat::{ResidualKind, residuals};
 use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
@@ -88,7 +89,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let least = program.options.min_share * program.parameter_bytes() as f64;
     let shared: HashSet<ShapeId> =
         arrays.iter().filter(|own| own.1.copies < 2).map(|own| module.shape(own.0)).collect();
-    let (mut alike, mut kept) = (None, None);
+    let (mut alike, mut kept, mut saved_for) = (None, None, None);
     let phases = &program.attribution.whose(module).phase;
     for (row, held, bytes) in arrays {
         let saved = bytes - bytes / held.copies.max(1);
@@ -118,6 +119,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
                 site = site.sum("stack_bytes", all);
             }
             site.change.resized.extend(stacks);
+        }
+        if !site.change.resized.is_empty() {
+            let activations = saved_for.get_or_insert_with(|| activations(program));
+            site.change.kept = by_chance(&site.change.resized, activations);
         }
         if !site.change.resized.is_empty() && state.binary_search(&number).is_ok() {
             site.change.spared.extend(copied(module, row));
@@ -163,6 +168,23 @@ fn resized(
     }
     let bytes = own.logical_bytes().unwrap_or(0).div_ceil(copies.max(1));
     like.iter().map(|shape| Resized { shape: *shape, bytes }).collect()
+}
+
+/// The activations that are kept for the backward pass, by shape.
+fn activations(program: &Program<'_>) -> HashMap<ShapeId, Vec<Place>> {
+    let mut places: HashMap<ShapeId, Vec<Place>> = HashMap::new();
+    for own in residuals(program.module, program.cost, program.attribution) {
+        if own.kind == ResidualKind::Activation {
+            places.entry(own.shape).or_default().push(own.place);
+        }
+    }
+    places
+}
+
+/// Those of `activations` that have the shape of an array that shrinks: stacks of hidden values, such as
+/// layers × rows × tokens × width, may have the sizes of a stack of weights.
+fn by_chance(resized: &[Resized], activations: &HashMap<ShapeId, Vec<Place>>) -> Vec<Place> {
+    resized.iter().filter_map(|own| activations.get(&own.shape)).flatten().cloned().collect()
 }
 
 /// The stacks that loops over layers read and do not change, if the program is partitioned; none of the shape of a

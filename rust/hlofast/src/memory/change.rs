@@ -10,6 +10,7 @@
 use super::values::Reader;
 use super::xla::{Sizes, packed_account};
 use super::{Frame, MemoryError, Tables};
+use crate::flow::Place;
 use crate::ir::decode::Alias;
 use crate::ir::{Module, Row, ShapeId};
 use std::collections::HashMap;
@@ -76,6 +77,8 @@ pub struct Change {
     pub divided: Vec<Alike>,
     /// Arrays that take other bytes.
     pub resized: Vec<Resized>,
+    /// Arrays that have the shape of one of `resized` by chance, and keep their bytes.
+    pub kept: Vec<Place>,
     /// Arrays that the program then does not make.
     pub spared: Vec<Spared>,
 }
@@ -91,6 +94,7 @@ impl Change {
     pub fn add(&mut self, other: Change) {
         self.donated.extend(other.donated);
         self.resized.extend(other.resized);
+        self.kept.extend(other.kept);
         self.spared.extend(other.spared);
         for alike in other.divided {
             if !self.divided.contains(&alike) {
@@ -122,6 +126,14 @@ impl Change {
             _ => bytes,
         }
     }
+}
+
+/// The node of the array at `place`; None if it is a tuple.
+fn node(reader: &Reader<'_>, place: &Place) -> Option<u32> {
+    let path: Vec<i64> = place.path.iter().rev().map(|index| i64::from(*index)).collect();
+    let shape = reader.module.shape(place.row);
+    let (offset, _) = reader.shapes.at_path(reader.module, shape, &path)?;
+    Some(reader.nodes.of(reader.steps.of(place.row.0)?).start + offset)
 }
 
 /// Values are packed anew if the peak falls by this part of it.
@@ -161,6 +173,13 @@ pub fn memory_after(
     };
     let reader = frame.reader(module);
     let mut sizes = Sizes::new(module, frame, changed);
+    if !change.kept.is_empty() {
+        let before = Sizes::new(module, frame, |_, bytes| bytes);
+        for node in change.kept.iter().filter_map(|place| node(&reader, place)) {
+            let value = frame.layout.values[node as usize] as usize;
+            sizes.bytes[value] = before.bytes[value];
+        }
+    }
     let spared = change.spared.iter().filter_map(|own| own.values(&reader, &frame.layout.values));
     let spared: Vec<(u32, u32)> = spared.flatten().collect();
     sizes.leave_out(spared.iter().map(|(_, user)| *user));
