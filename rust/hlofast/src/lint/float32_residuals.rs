@@ -19,12 +19,13 @@ use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
+use super::widened_operands::{WidenedOperands, has_statistic, is_widened_sum};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
-use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
 use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind, residuals};
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
@@ -41,7 +42,8 @@ pub(super) const RULE: Rule = Rule {
 
 /// The size of the smallest residuals that are reported.
 const LEAST: u64 = 1 << 20;
-/// Residuals that are smaller than this part of all residuals are left out, such as scores of routers.
+/// Residuals of one shape that are smaller together than this part of all residuals are left out, such as scores
+/// of routers.
 const LEAST_PART: u64 = 32;
 /// How deep sums of sums are followed.
 const DEEPEST: u32 = 6;
@@ -50,12 +52,12 @@ fn element_type(module: &Module, row: Row) -> Option<ElementType> {
     module.shapes().array(module.shape(row)).map(|array| array.element_type)
 }
 
-fn is_f32(module: &Module, row: Row) -> bool {
+pub(super) fn is_f32(module: &Module, row: Row) -> bool {
     element_type(module, row) == Some(ElementType::F32)
 }
 
 /// A line of the source with the name of the operation, which matmuls of all layers share.
-type Written<'a> = (i32, i32, &'a [u8]);
+pub(super) type Written<'a> = (i32, i32, &'a [u8]);
 
 /// Whether most matmuls of the forward pass return 16-bit values, whatever type the parameters have.
 /// Lines of the source are counted, because one large matmul, such as a lookup by one-hot rows that
@@ -63,7 +65,6 @@ type Written<'a> = (i32, i32, &'a [u8]);
 /// TPUs convert f32 operands to 16 bits on their own.
 pub(super) fn computes_in_16_bits(program: &Program<'_>) -> bool {
     let module = program.module;
-    let columns = module.metadata_columns();
     let mut lines: HashMap<Written<'_>, bool> = HashMap::new();
     for row in program.products() {
         let array = module.shapes().leaves(module.shape(row)).next();
@@ -72,9 +73,7 @@ pub(super) fn computes_in_16_bits(program: &Program<'_>) -> bool {
         if program.runs(row).phase != Phase::Forward || !is_float {
             continue;
         }
-        let (file, line) = program.sources().place(columns, row);
-        let name = program.op_name(row).unwrap_or_default();
-        *lines.entry((file, line, name)).or_insert(true) &= own.element_type.bits() <= 16;
+        *lines.entry(program.written(row)).or_insert(true) &= own.element_type.bits() <= 16;
     }
     let narrow = lines.values().filter(|is_narrow| **is_narrow).count();
     2 * narrow > lines.len()
@@ -92,11 +91,17 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let residuals = residuals(module, program.cost, program.attribution);
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let total = residuals.iter().fold(0u64, |sum, own| sum.saturating_add(size(own.bytes)));
+    let mut alike: HashMap<ShapeId, u64> = HashMap::new();
+    for own in residuals.iter().filter(|own| own.kind == ResidualKind::Activation) {
+        *alike.entry(own.shape).or_default() += size(own.bytes);
+    }
     let products = Products::new(program);
+    let operands = OnceCell::new();
     for residual in &residuals {
         let held = size(residual.bytes);
         let is_wanted = residual.kind == ResidualKind::Activation
-            && held >= LEAST.max(total / LEAST_PART)
+            && held >= LEAST
+            && alike.get(&residual.shape).is_some_and(|all| *all >= total / LEAST_PART)
             && module
                 .shapes()
                 .array(residual.shape)
@@ -104,7 +109,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if !is_wanted {
             continue;
         }
-        let Some(made) = made_in_f32(program, &products, residual, &residuals) else { continue };
+        let operands = || operands.get_or_init(|| WidenedOperands::new(program, &products));
+        let made = made_in_f32(program, &products, residual, &residuals);
+        let Some(made) = made.or_else(|| made_for(program, operands(), residual)) else { continue };
         let mut site = Site::new(made).sum("kept_bytes", held).common("residual_bytes", total);
         site.evidence = vec![residual.made_by, residual.uses.1];
         site.bytes = Some(held / 2);
@@ -141,7 +148,8 @@ enum Stored {
 }
 
 /// What the loop writes into the stack that `residual` is.
-fn written(module: &Module, residual: &Residual) -> Stored {
+fn written(program: &Program<'_>, residual: &Residual) -> Stored {
+    let module = program.module;
     let stack = update(module, residual);
     let is_update = |own: &Trail| module.opcode(own.row) == Opcode::DynamicUpdateSlice;
     let value = stack.filter(is_update).and_then(|stack| stack.operand(module, 1));
@@ -154,42 +162,19 @@ fn written(module: &Module, residual: &Residual) -> Stored {
     if module.opcode(value.row) == Opcode::Convert && before.is_some_and(is_16_bit) {
         return Stored::Widened;
     }
-    match has_statistic(module, value, &mut { MOST_TERMS }) {
+    match has_statistic(program, value) {
         true => Stored::Norm,
         false => Stored::Wide,
     }
 }
 
-/// Limit on the terms of an expression that are looked at.
-const MOST_TERMS: u32 = 32;
-
-/// Whether the value at `trail` is a function of each element and of one number for each row of features.
-fn has_statistic(module: &Module, trail: Trail, left: &mut u32) -> bool {
-    let Some(next) = left.checked_sub(1) else { return false };
-    *left = next;
-    let trail = settle(module, trail, moves);
-    let row = trail.row;
-    if module.opcode(row) == Opcode::Broadcast {
-        let array = module.shapes().array(module.shape(row));
-        let last = array.and_then(|own| i64::try_from(own.rank()).ok()).map_or(-1, |rank| rank - 1);
-        let text = module.attribute_bytes(row, "dimensions");
-        let decoded = text.and_then(|text| decode(b"dimensions", Opcode::Broadcast, text).ok());
-        let Some(AttributeValue::Integers(kept)) = decoded else { return false };
-        return !kept.is_empty() && !kept.contains(&last);
-    }
-    module.opcode(row).is_elementwise()
-        && (0..module.operands(row).len()).any(|index| {
-            trail.operand(module, index).is_some_and(|next| has_statistic(module, next, left))
-        })
-}
-
 /// What loops write into stacks of the shape of `residual`, itself among them.
-fn alike(module: &Module, residual: &Residual, all: &[Residual]) -> Vec<Stored> {
+fn alike(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<Stored> {
     let alike = all.iter().filter(|other| {
         let is_stack = other.stacked.is_some() && other.kind == ResidualKind::Activation;
         is_stack && residual.stacked.is_some() && other.shape == residual.shape
     });
-    alike.map(|other| written(module, other)).collect()
+    alike.map(|other| written(program, other)).collect()
 }
 
 /// The f32 arrays that take less once `residual` is 16-bit: those of its sizes, and of one layer of it. None
@@ -205,12 +190,14 @@ fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<R
     let is_its = |shape: &ShapeId| {
         shapes.array(*shape).is_some_and(|array| {
             let of = |wanted: &[Dimension]| array.dimensions().eq(wanted.iter().copied());
-            array.element_type == ElementType::F32 && (of(&sizes) || of(layer))
+            let is_slice = array.dimension(0).and_then(|first| first.bound()) == Some(1)
+                && residual.stacked.is_some()
+                && array.dimensions().skip(1).eq(layer.iter().copied());
+            array.element_type == ElementType::F32 && (of(&sizes) || of(layer) || is_slice)
         })
     };
-    let alike = alike(program.module, residual, all);
-    let is_copy =
-        residual.stacked.is_some() && written(program.module, residual) == Stored::Widened;
+    let alike = alike(program, residual, all);
+    let is_copy = residual.stacked.is_some() && written(program, residual) == Stored::Widened;
     let shrinks = alike.iter().filter(|own| match own {
         Stored::Widened => true,
         Stored::Norm => false,
@@ -242,15 +229,30 @@ fn made_in_f32(
     if !is_on_purpose && is_f32(module, source) && is_product(program, products, source) {
         return (!enters_softmax(program, source)).then_some(source);
     }
-    residual.stacked?;
+    if residual.stacked.is_none() {
+        return is_widened_sum(program, products, source).then_some(source);
+    }
     let stack = update(module, residual)?;
     if let Some(made) = scaled(program, products, &stack) {
         return Some(made);
     }
     // What a norm makes of the state is kept, and so is the state in f32, which the norm converts anyway.
     let is_norm = |own: &Stored| *own == Stored::Norm;
-    let is_kept_anyway = alike(module, residual, all).iter().any(is_norm);
+    let is_kept_anyway = alike(program, residual, all).iter().any(is_norm);
     added_to(program, products, stack).filter(|_| !is_kept_anyway)
+}
+
+/// The matmul that reads what is computed from the same values as what a loop writes into `residual`, in f32.
+fn made_for(
+    program: &Program<'_>,
+    operands: &WidenedOperands<'_>,
+    residual: &Residual,
+) -> Option<Row> {
+    let module = program.module;
+    let stack = residual.stacked.and_then(|_| update(module, residual))?;
+    let is_update = module.opcode(stack.row) == Opcode::DynamicUpdateSlice;
+    let value = stack.operand(module, 1).filter(|_| is_update)?;
+    operands.product(program, settle(module, value, added))
 }
 
 /// The update of the stack that `residual` is. The way there starts at the loop, because functions that
@@ -321,7 +323,7 @@ fn taken(module: &Module, trail: &Trail) -> Vec<Row> {
 
 /// The row that makes the value at `trail`: a loop that passes shards around a ring writes the parts of a matmul's
 /// result into its state.
-fn product_of(module: &Module, trail: &Trail) -> Row {
+pub(super) fn product_of(module: &Module, trail: &Trail) -> Row {
     let made = || {
         let &[element] = trail.path() else { return None };
         let body = module.called(trail.row, CallRole::Body)?;
@@ -345,7 +347,7 @@ fn around(module: &Module, row: Row) -> Vec<Row> {
 }
 
 /// Goes back through what changes no value, constraints of shardings among it.
-fn settle(module: &Module, mut trail: Trail, through: fn(Opcode) -> bool) -> Trail {
+pub(super) fn settle(module: &Module, mut trail: Trail, through: fn(Opcode) -> bool) -> Trail {
     loop {
         trail = trail.follow(module, through);
         match trail.operand(module, 0).filter(|_| is_constraint(module, trail.row)) {
@@ -378,7 +380,7 @@ fn added_to(program: &Program<'_>, products: &Products<'_>, update: Trail) -> Op
 }
 
 /// What changes no value.
-fn moves(opcode: Opcode) -> bool {
+pub(super) fn moves(opcode: Opcode) -> bool {
     converts(opcode) && opcode != Opcode::Convert
 }
 
@@ -434,7 +436,7 @@ fn is_product(program: &Program<'_>, products: &Products<'_>, row: Row) -> bool 
 }
 
 /// What lies between a matmul and the sum that its result is added to.
-fn reduces(opcode: Opcode) -> bool {
+pub(super) fn reduces(opcode: Opcode) -> bool {
     use Opcode::*;
     converts(opcode)
         || matches!(
@@ -511,6 +513,10 @@ impl<'a> Products<'a> {
         rows.map(|row| program.sources().place(columns, *row)).filter(|own| own.0 >= 0).collect()
     }
 
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        self.rows.iter().copied()
+    }
+
     /// Whether `row` adds up parts of a matmul, which return 16-bit values: the compiler adds them in f32 and
     /// rounds the sum, which has 16 bits in the program, as has what is computed from it.
     fn is_sum_of_narrow(&self, program: &Program<'_>, row: Row) -> bool {
@@ -518,7 +524,7 @@ impl<'a> Products<'a> {
         !self.rows.contains(&row) && name.is_some_and(|name| self.narrow.contains(name))
     }
 
-    fn is_weighted(&self, program: &Program<'_>, row: Row) -> bool {
+    pub fn is_weighted(&self, program: &Program<'_>, row: Row) -> bool {
         let is_part = |opcode| matches!(opcode, Opcode::Add | Opcode::DynamicUpdateSlice);
         self.rows.contains(&row)
             || is_part(program.module.opcode(row))

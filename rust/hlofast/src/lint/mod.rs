@@ -34,6 +34,7 @@ mod site;
 mod small_updates;
 mod stacked_masks;
 mod undonated_state;
+mod widened_operands;
 mod widened_payload;
 mod widened_weights_kept;
 

@@ -365,6 +365,12 @@ impl<'a> Program<'a> {
         Some(self.module.bytes(*columns.op_names.get(index)?))
     }
 
+    /// The file, the line and the name of the operation of `row`, which the same operation of all layers shares.
+    pub fn written(&self, row: Row) -> (i32, i32, &[u8]) {
+        let (file, line) = self.sources().place(self.module.metadata_columns(), row);
+        (file, line, self.op_name(row).unwrap_or_default())
+    }
+
     /// Payload bytes of all calls of all collectives.
     pub fn payload(&self) -> u64 {
         self.payload
