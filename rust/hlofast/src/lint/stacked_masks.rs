@@ -1,5 +1,5 @@
-//! `stacked-masks`: masks of all iterations of a loop, kept for its backward pass, which could recompute them
-//! from what is at hand.
+//! `stacked-masks`: masks of all iterations of a loop, and values that small arrays give, kept for its backward pass,
+//! which could recompute them from what is at hand.
 //!
 //! The gradient of `jnp.where` needs the condition, and JAX saves it with the shape of the values that are
 //! chosen; a scan saves it for all iterations. It does so also for a mask that is the same in all layers, such
@@ -9,10 +9,11 @@
 //! The search starts at the stacks that loops write. What a loop writes there counts if it is computed, element by
 //! element, from iotas, constants, counters of loops, the number of the device, and arrays of integers or
 //! bits that are much smaller: positions, segments, keys of random numbers, labels. A mask
-//! that depends on activations, as that of a ReLU does, has no such origin. One-hot matrices that matmuls multiply
-//! are those of `one-hot-matmul`.
+//! that depends on activations, as that of a ReLU does, has no such origin. Floating-point values count too if arrays
+//! that are much smaller give them: JAX keeps the exponentials of decays, which it could compute from sums.
+//! One-hot matrices that matmuls multiply are those of `one-hot-matmul`.
 
-use super::finding::Measure;
+use super::finding::{Falls, Measure};
 use super::one_hot_matmul;
 use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
@@ -23,7 +24,7 @@ use crate::ir::{
 };
 use crate::memory::Resized;
 use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "stacked-masks",
@@ -58,11 +59,13 @@ const COUNTER: u64 = 1;
 const DEVICE: u64 = 2;
 const INTEGERS: u64 = 4;
 const RANDOM: u64 = 8;
-const WORDS: [(u64, &str); 4] = [
+const FLOATS: u64 = 16;
+const WORDS: [(u64, &str); 5] = [
     (COUNTER, "the loop's counter"),
     (DEVICE, "the number of the device"),
     (INTEGERS, "small arrays and scalars"),
     (RANDOM, "the key of random numbers"),
+    (FLOATS, "f32 or 16-bit arrays that are much smaller"),
 ];
 /// Where the key of a site has the shape of the first stack and the number of the line; below is what masks are
 /// computed from.
@@ -137,7 +140,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         judged += 1;
         site.change.resized = without(module, own, &stacks);
-        site.falls = program.memory_falls(&site.change);
+        site.falls =
+            program.memory_falls(&site.change).map(|falls| less(falls, again(module, own)));
         let falls = site.peak().unwrap_or(0);
         if (falls as f64) < least {
             continue;
@@ -185,6 +189,27 @@ fn without(module: &Module, own: &[&Stack], all: &[Stack]) -> Vec<Resized> {
         (left < bytes).then_some(Resized { shape, bytes: u64::try_from(left).ok()? })
     };
     shapes.ids().filter_map(left).collect()
+}
+
+/// The bytes of what one iteration recomputes: a mask is spread by what uses it, but what is computed with one is an
+/// array. The same values in two types are one, which is recomputed in the narrower one.
+fn again(module: &Module, own: &[&Stack]) -> u64 {
+    let mut values: HashMap<Vec<Dimension>, BTreeMap<u64, u64>> = HashMap::new();
+    for stack in own.iter().filter(|own| own.mask.is_some_and(|mask| mask.origins & FLOATS != 0)) {
+        let Some((_, sizes)) = sizes(module, stack.shape) else { continue };
+        let first = sizes.first().and_then(|own| u64::try_from(own.bound()?).ok());
+        let bytes = module.shapes().logical_bytes(stack.shape).unwrap_or(0);
+        *values.entry(sizes).or_default().entry(bytes / first.unwrap_or(1).max(1)).or_default() +=
+            1;
+    }
+    let narrowest = values.values().filter_map(|own| own.first_key_value());
+    narrowest.fold(0, |sum, (bytes, count)| sum.saturating_add(bytes.saturating_mul(*count)))
+}
+
+/// `falls` without `bytes`.
+fn less(falls: Falls, bytes: u64) -> Falls {
+    let allocated = falls.allocated.map(|own| own.saturating_sub(bytes));
+    Falls { peak: falls.peak.saturating_sub(bytes), allocated }
 }
 
 /// The sizes of one iteration's part of a stack.
@@ -312,15 +337,19 @@ struct Search<'a> {
     /// The elements of the largest array that counts as small.
     small: u64,
     most: usize,
+    /// Whether the values are floating-point numbers: not masks, but what is computed with one, such as decays.
+    is_of_floats: bool,
     seen: HashSet<(Row, Vec<u32>, Vec<Row>)>,
 }
 
 impl<'a> Search<'a> {
     /// A search for the mask at `value`, through at most `most` rows.
     fn new(module: &'a Module, value: &Trail, most: usize) -> Option<Self> {
-        let elements = module.shapes().array(shape(module, value)?)?.elements()?;
+        let array = module.shapes().array(shape(module, value)?)?;
+        let (elements, is_of_floats) =
+            (array.elements()?, array.element_type.kind() == ElementKind::Float);
         let (small, most) = (elements / SMALLER, most.min(MOST_ROWS));
-        Some(Self { module, small, most, seen: HashSet::new() })
+        Some(Self { module, small, most, is_of_floats, seen: HashSet::new() })
     }
 
     /// What the value at `start` is computed from; None if it is from anything else, or from constants alone.
@@ -346,6 +375,7 @@ impl<'a> Search<'a> {
                 Opcode::Iota => has_iota = true,
                 Opcode::PartitionId | Opcode::ReplicaId => origins |= DEVICE,
                 _ if is_for_small && !is_small => origins |= INTEGERS,
+                _ if own == Some(Small::Floats) => origins |= FLOATS,
                 opcode if computes(opcode) || packs(module, row) => {
                     if opcode == Opcode::RngBitGenerator || is_random(module, &trail) {
                         origins |= RANDOM;
@@ -380,6 +410,7 @@ impl<'a> Search<'a> {
         match (array.rank(), array.element_type.kind()) {
             (0, Signed | Unsigned) => Some(Small::Number),
             (0, _) | (_, Predicate | Signed | Unsigned) => Some(Small::Other),
+            (_, Float) if self.is_of_floats => Some(Small::Floats),
             _ => None,
         }
     }
@@ -392,6 +423,8 @@ enum Small {
     Number,
     /// Another scalar, or an array of integers or bits.
     Other,
+    /// An array of floating-point numbers.
+    Floats,
 }
 
 /// The shape of the value at `trail`.
@@ -449,8 +482,12 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         [one] => (*one).to_owned(),
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
     };
+    let (kind, each) = match site.key & FLOATS {
+        0 => ("masks", "each mask"),
+        _ => ("values", "each"),
+    };
     format!(
-        "{} the masks of all iterations of a loop: {}, {} {text}; each mask could be recomputed from \
+        "{} the {kind} of all iterations of a loop: {}, {} {text}; {each} could be recomputed from \
          {origins}{}",
         counted(site.places, "stack holds", "stacks hold"),
         bytes(site.bytes.unwrap_or(0)),
