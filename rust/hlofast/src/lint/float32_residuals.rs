@@ -42,8 +42,8 @@ pub(super) const RULE: Rule = Rule {
 
 /// The size of the smallest residuals that are reported.
 const LEAST: u64 = 1 << 20;
-/// Residuals of one shape that are smaller together than this part of all residuals are left out, such as scores
-/// of routers.
+/// Residuals that are smaller than this part of all residuals are left out, such as scores of routers. Of what a
+/// matmul reads in f32, all residuals of one shape count together, as they shrink together.
 const LEAST_PART: u64 = 32;
 /// How deep sums of sums are followed.
 const DEEPEST: u32 = 6;
@@ -110,8 +110,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         let operands = || operands.get_or_init(|| WidenedOperands::new(program, &products));
-        let made = made_in_f32(program, &products, residual, &residuals);
-        let Some(made) = made.or_else(|| made_for(program, operands(), residual)) else { continue };
+        let is_large = held >= total / LEAST_PART;
+        let made = is_large.then(|| made_in_f32(program, &products, residual, &residuals));
+        let made = made.flatten().or_else(|| made_for(program, operands(), residual));
+        let Some(made) = made else { continue };
         let mut site = Site::new(made).sum("kept_bytes", held).common("residual_bytes", total);
         site.evidence = vec![residual.made_by, residual.uses.1];
         site.bytes = Some(held / 2);
