@@ -480,11 +480,12 @@ impl<M: Borrow<Module>> Analyses<M> {
         let less =
             |before: i64, after: i64| u64::try_from(before.saturating_sub(after)).unwrap_or(0);
         let as_is = || self.needed(&Change::default(), i64::MAX)?.allocated;
-        let allocated = after.allocated.and_then(|after| {
-            let before = *allocated.get_or_init(as_is);
-            Some(less(before?, after))
+        let falls = after.allocated.and_then(|after| {
+            let now = (*allocated.get_or_init(as_is))?;
+            Some((less(now, after), less(now, before)))
         });
-        Some(lint::Falls { peak: less(before, after.peak), allocated })
+        let (allocated, gaps) = (falls.map(|own| own.0), falls.map(|own| own.1));
+        Some(lint::Falls { peak: less(before, after.peak), allocated, gaps })
     }
 
     /// The memory after `change` of a program whose peak is `peak`.

@@ -66,6 +66,8 @@ pub struct Falls {
     pub peak: u64,
     /// What XLA allocates, gaps between values among it; None if unknown.
     pub allocated: Option<u64>,
+    /// The bytes of the gaps that XLA allocates now; None if unknown.
+    pub gaps: Option<u64>,
 }
 
 /// A finding.

@@ -279,19 +279,29 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
 }
 
 /// How much less XLA allocates, where that is not what the peak falls by: between the values of a heap lie gaps,
-/// whose size changes with the values.
+/// whose size changes with the values. What they are in another schedule cannot be told.
 fn packed(falls: Falls) -> Option<String> {
     let allocated = falls.allocated?;
-    let differs = allocated.abs_diff(falls.peak) > falls.peak.max(allocated) / GAP_PART;
-    let gaps = if allocated > falls.peak { "fewer" } else { "more" };
-    let falls = match allocated {
+    let most = falls.peak.max(allocated);
+    let differs = allocated.abs_diff(falls.peak) > most / GAP_PART;
+    let kind = if allocated > falls.peak { "fewer" } else { "more" };
+    let falls_by = match allocated {
         0 => "does not fall".to_owned(),
         allocated => format!("falls by {}", bytes(allocated)),
     };
     let cause = "because the heap then has";
-    differs.then(|| format!("; what XLA allocates {falls}, {cause} {gaps} gaps between values"))
+    let packed = format!("; what XLA allocates {falls_by}, {cause} {kind} gaps between values");
+    let gaps = falls.gaps.filter(|gaps| most > 0 && *gaps > most / LOOSE_PART);
+    let loose = gaps.map(|gaps| {
+        let size = bytes(gaps);
+        format!("; the heap now has {size} of gaps, and if XLA then runs the step in another order, more or fewer")
+    });
+    let packed = if differs { packed } else { String::new() };
+    Some(packed + &loose.unwrap_or_default())
 }
 
+/// Messages name the gaps that a heap has from this part of the figure on.
+const LOOSE_PART: u64 = 5;
 /// Messages leave out gaps of less than this part of the figure.
 const GAP_PART: u64 = 20;
 

@@ -209,7 +209,7 @@ fn again(module: &Module, own: &[&Stack]) -> u64 {
 /// `falls` without `bytes`.
 fn less(falls: Falls, bytes: u64) -> Falls {
     let allocated = falls.allocated.map(|own| own.saturating_sub(bytes));
-    Falls { peak: falls.peak.saturating_sub(bytes), allocated }
+    Falls { peak: falls.peak.saturating_sub(bytes), allocated, ..falls }
 }
 
 /// The sizes of one iteration's part of a stack.
