@@ -1,8 +1,8 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
 `fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py`, `planted_others.py`,
-`planted_later.py`, `planted_final.py` and `planted_fresh.py` for TPUs. `benches/advice_accuracy.py`
-compares each promise with what the twin measures, whose source follows the remedy.
+`planted_later.py`, `planted_final.py`, `planted_fresh.py` and `planted_next.py` for TPUs.
+`benches/advice_accuracy.py` compares each promise with what the twin measures, whose source follows the remedy.
 """
 
 import sys
@@ -26,6 +26,7 @@ SOURCES = [
         "planted_parts",
         "planted_final",
         "planted_fresh",
+        "planted_next",
     )
 ]
 LOOSE = {
@@ -101,6 +102,15 @@ CLEAN = {
     # Patches of images are embedded on every rank of `model`.
     "caption.none": {"replicated-compute"},
     "caption.summed_once": {"replicated-compute"},
+    # Decays of all layers are kept in 16 bits, although sums that are 128 times smaller give them.
+    "hybrid.none": {"replicated-parameter", "stacked-masks"},
+    "hybrid.decays_once": {"replicated-parameter"},
+    # The loop over microbatches gathers the weights; the table is split over `data` alone.
+    "learned.none": {"loop-invariant-collective", "replicated-parameter"},
+    "learned.summed_once": {"loop-invariant-collective", "replicated-parameter"},
+    # A convolution makes 8 channels of 256.
+    "unet.none": {"padding-waste"},
+    "perceiver.none": {"replicated-parameter"},
 }
 """Twins, and the rules that have findings there which are none of the planted faults."""
 
@@ -158,25 +168,76 @@ LATER_LOW = {
     ("parallel.summed_again", "payload"): 0,
     # The compiler keeps a second 16-bit copy of the values that the adapter multiplies.
     ("states.wide_adapter", "allocated"): 0,
+    # A weight is gathered once less in the twin.
+    ("learned.summed_again", "payload"): 0.84,
+    # The heap of the twin has more gaps: see below for the peak.
+    ("learned.wide_positions", "allocated"): 2.37,
+    ("learned.undonated", "allocated"): 1.45,
 }
 """Promises of later steps that are too low or too high: what they are of the measured."""
 NOTHING = {"speech.checkpoint_twice", "gated.checkpoint_twice"}
 """Faults that the compiler removes: the twin runs as many matmuls."""
+HARMLESS = {
+    # The peak is not where the skips are.
+    ("unet.wide_skip", "allocated"),
+    # The stream is f32, which collectives show (`float32-activations`).
+    ("perceiver.wide_latents", "allocated"),
+}
+"""Faults whose twins allocate more."""
 
 
 @pytest.mark.parametrize(
     ("name", "codes", "kind"),
-    advice_accuracy.LATER + advice_accuracy.FINAL + advice_accuracy.FRESH + advice_accuracy.LAST,
+    advice_accuracy.LATER
+    + advice_accuracy.FINAL
+    + advice_accuracy.FRESH
+    + advice_accuracy.LAST
+    + advice_accuracy.NEXT
+    + advice_accuracy.NEXT_TWIN,
 )
 def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
     if name in NOTHING:
         assert own["promised"] == own["measured"] == 0
+    elif (name, kind) in HARMLESS:
+        assert own["promised"] == 0 > own["measured"]
     else:
         known = LATER_LOW.get((name, kind))
         assert own["ratio"] == pytest.approx(
             1 if known is None else known, abs=0.1 if known is None else 0.02
         )
+
+
+@pytest.mark.filterwarnings("ignore:some arrays have no layout")
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("learned.wide_positions", "float32-residuals"),
+        ("learned.undonated", "undonated-state"),
+    ],
+)
+def test_the_peak_falls_as_promised_where_gaps_grow(name: str, code: str) -> None:
+    own = advice_accuracy.judge(name, (code,), "peak")
+    assert own["ratio"] == pytest.approx(1, abs=0.1)
+    (finding,) = advice_accuracy.module(name).lint().of(code)
+    memory = advice_accuracy.module(name).memory()
+    assert memory.allocated_in_hbm is not None and memory.xla_peak is not None
+    gaps = memory.allocated_in_hbm - memory.xla_peak
+    assert f"the heap now has {gaps:,} B of gaps" in finding.message
+
+
+def test_f32_streams_of_latents_are_found_by_their_collectives() -> None:
+    own = advice_accuracy.judge("perceiver.wide_latents", ("float32-activations",), "payload")
+    assert own["ratio"] == pytest.approx(1, abs=0.05)
+
+
+def test_values_that_small_arrays_give_are_no_masks() -> None:
+    (finding,) = advice_accuracy.module("hybrid.none").lint().of("stacked-masks")
+    assert "2 stacks hold the values of all iterations" in finding.message
+    # Two layers in 16 bits: batch of 2, 16 chunks of 128 x 128 for 16 heads; one is made again.
+    layers, layer = 4, 2 * 2 * 16 * 128 * 128 * 16 * 2
+    assert finding.bytes == layers * layer
+    assert finding.peak_bytes == (layers - 1) * layer
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -230,6 +291,14 @@ def test_clean_twins(name: str) -> None:
         ("distilled.idle_axis", "replicated-compute"),
         ("caption.gathered", "logits-in-full"),
         ("caption.idle_axis", "replicated-compute"),
+        ("hybrid.wide_gate", "float32-residuals"),
+        ("hybrid.stacked_mask", "stacked-masks"),
+        ("learned.logits_in_full", "logits-in-full"),
+        ("learned.logits_in_full", "replicated-compute"),
+        ("learned.summed_again", "recomputed-collectives"),
+        ("unet.batch_gathered", "batch-gathered"),
+        ("unet.batch_gathered", "replicated-compute"),
+        ("perceiver.logits_in_full", "logits-in-full"),
     ],
 )
 def test_the_line_is_that_of_the_fault(name: str, code: str) -> None:
