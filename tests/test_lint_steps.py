@@ -166,8 +166,6 @@ LATER_LOW = {
     ("parallel.wide_product", "payload"): 0.71,
     # The backward pass does not need what is saved; the compiler adds up gradients apart.
     ("parallel.summed_again", "payload"): 0,
-    # The compiler keeps a second 16-bit copy of the values that the adapter multiplies.
-    ("states.wide_adapter", "allocated"): 0,
     # A weight is gathered once less in the twin.
     ("learned.summed_again", "payload"): 0.84,
     # The heap of the twin has more gaps: see below for the peak.
@@ -231,6 +229,13 @@ def test_f32_streams_of_latents_are_found_by_their_collectives() -> None:
     assert own["ratio"] == pytest.approx(1, abs=0.05)
 
 
+def test_values_that_the_program_converts_are_kept_twice() -> None:
+    (finding,) = advice_accuracy.module("states.wide_adapter").lint().of("float32-residuals")
+    assert "kept from forward to backward twice" in finding.message
+    # Eight layers of the values that the adapter multiplies, 4 sequences of 2048 tokens.
+    assert finding.bytes == finding.peak_bytes == 8 * 4 * 2048 * 1024 * 2
+
+
 def test_values_that_small_arrays_give_are_no_masks() -> None:
     (finding,) = advice_accuracy.module("hybrid.none").lint().of("stacked-masks")
     assert "2 stacks hold the values of all iterations" in finding.message
@@ -291,6 +296,7 @@ def test_clean_twins(name: str) -> None:
         ("distilled.idle_axis", "replicated-compute"),
         ("caption.gathered", "logits-in-full"),
         ("caption.idle_axis", "replicated-compute"),
+        ("states.wide_adapter", "float32-residuals"),
         ("hybrid.wide_gate", "float32-residuals"),
         ("hybrid.stacked_mask", "stacked-masks"),
         ("learned.logits_in_full", "logits-in-full"),

@@ -19,7 +19,9 @@ use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::widened_operands::{WidenedOperands, has_statistic, is_widened_sum};
+use super::widened_operands::{
+    WidenedOperands, has_statistic, is_widened_sum, kept_twice, made_for, spared,
+};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
@@ -45,6 +47,8 @@ const LEAST: u64 = 1 << 20;
 /// Residuals that are smaller than this part of all residuals are left out, such as scores of routers. Of what a
 /// matmul reads in f32, all residuals of one shape count together, as they shrink together.
 const LEAST_PART: u64 = 32;
+/// The key of sites whose values are kept twice.
+const TWICE: u64 = 1 << 63;
 /// How deep sums of sums are followed.
 const DEEPEST: u32 = 6;
 
@@ -122,6 +126,20 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.change.resized = halved(program, residual, &residuals);
         // Arrays of one shape shrink together.
         site.key = u64::from(residual.shape.0) + 1;
+        site.is_anywhere = true;
+        site.phases = vec![Phase::Forward];
+        sites.push(site);
+    }
+    for (reader, residual) in kept_twice(program, &products, &residuals) {
+        let held = size(residual.bytes);
+        if held < LEAST || held.saturating_mul(2) < total / LEAST_PART {
+            continue;
+        }
+        let mut site = Site::new(reader).sum("kept_bytes", held).common("residual_bytes", total);
+        site.evidence = vec![residual.made_by, residual.uses.1];
+        site.bytes = Some(held);
+        site.change.resized = spared(module, residual, &residuals);
+        site.key = TWICE | u64::from(residual.shape.0);
         site.is_anywhere = true;
         site.phases = vec![Phase::Forward];
         sites.push(site);
@@ -244,22 +262,9 @@ fn made_in_f32(
     added_to(program, products, stack).filter(|_| !is_kept_anyway)
 }
 
-/// The matmul that reads what is computed from the same values as what a loop writes into `residual`, in f32.
-fn made_for(
-    program: &Program<'_>,
-    operands: &WidenedOperands<'_>,
-    residual: &Residual,
-) -> Option<Row> {
-    let module = program.module;
-    let stack = residual.stacked.and_then(|_| update(module, residual))?;
-    let is_update = module.opcode(stack.row) == Opcode::DynamicUpdateSlice;
-    let value = stack.operand(module, 1).filter(|_| is_update)?;
-    operands.product(program, settle(module, value, added))
-}
-
 /// The update of the stack that `residual` is. The way there starts at the loop, because functions that
 /// several loops share may make it.
-fn update(module: &Module, residual: &Residual) -> Option<Trail> {
+pub(super) fn update(module: &Module, residual: &Residual) -> Option<Trail> {
     let place = &residual.place;
     let &[element] = &place.path[..] else { return Some(Trail::new(residual.made_by)) };
     let Some(body) = module.called(place.row, CallRole::Body) else {
@@ -387,7 +392,7 @@ pub(super) fn moves(opcode: Opcode) -> bool {
 }
 
 /// What puts a value into a stack: a dimension of size 1 is added.
-fn added(opcode: Opcode) -> bool {
+pub(super) fn added(opcode: Opcode) -> bool {
     moves(opcode) || opcode == Opcode::Broadcast
 }
 
@@ -558,6 +563,22 @@ fn is_part_of(opcode: Opcode) -> bool {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let kept = site.figure("kept_bytes");
     let total = site.figure("residual_bytes");
+    if site.key & TWICE != 0 {
+        return format!(
+            "{} {} kept from forward to backward twice, as the program also converts {} to f32 for a matmul: {}, \
+             {} of the {} of all residuals{}{}",
+            counted(site.places, "activation", "activations"),
+            form(site.places, "is", "are"),
+            form(site.places, "it", "them"),
+            bytes(kept),
+            percent(kept, total),
+            bytes(total),
+            program.together(),
+            site.peak()
+                .map(|peak| format!("; the peak of memory falls by {}", bytes(peak)))
+                .unwrap_or_default(),
+        );
+    }
     format!(
         "{} {} kept from forward to backward in f32 although most matmuls return 16-bit values: \
          {}, {} of the {} of all residuals{}; 16-bit values take half of it{}",

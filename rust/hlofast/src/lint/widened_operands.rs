@@ -4,13 +4,17 @@
 //! arithmetic or multiplies 16-bit values faster, have no such name. So a value which the program widens, and which the
 //! compiler narrows for a matmul, is f32 in the source at this matmul.
 
-use super::float32_residuals::{Products, Written, is_f32, moves, product_of, reduces, settle};
+use super::float32_residuals::{
+    Products, Written, added, is_f32, moves, product_of, reduces, settle, update,
+};
 use super::program::Program;
 use crate::flow::Phase;
-use crate::flow::walk::Trail;
+use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{ElementKind, Module, Opcode, Row};
-use std::collections::HashMap;
+use crate::memory::Resized;
+use crate::remat::{Residual, ResidualKind};
+use std::collections::{HashMap, HashSet};
 
 /// Limit on the terms of an expression that are looked at.
 const MOST_TERMS: u32 = 64;
@@ -150,4 +154,75 @@ pub(super) fn is_widened_sum(program: &Program<'_>, products: &Products<'_>, row
             && source().is_some_and(|own| products.is_weighted(program, product_of(module, &own)))
     };
     is_own(&first, &second) || is_own(&second, &first)
+}
+
+/// What a loop writes into `residual`, whatever its type.
+fn stacked_value(module: &Module, residual: &Residual) -> Option<Trail> {
+    let stack = residual.stacked.and_then(|_| update(module, residual))?;
+    let is_update = module.opcode(stack.row) == Opcode::DynamicUpdateSlice;
+    Some(settle(module, stack.operand(module, 1).filter(|_| is_update)?, spreads))
+}
+
+fn spreads(opcode: Opcode) -> bool {
+    converts(opcode) || opcode == Opcode::Broadcast
+}
+
+/// The 16-bit stacks that hold what another one holds, with the matmul whose f32 operand this is in the program: JAX keeps a
+/// value and its conversion to f32, and the compiler narrows the conversion, which only matmuls read.
+pub(super) fn kept_twice<'r>(
+    program: &Program<'_>,
+    products: &Products<'_>,
+    residuals: &'r [Residual],
+) -> Vec<(Row, &'r Residual)> {
+    let module = program.module;
+    let (wide, columns) = (products.wide(program), module.metadata_columns());
+    let Some(varying) = program.varying().filter(|_| !wide.is_empty()) else { return Vec::new() };
+    // By the place of a value: a matmul that reads it, on a line with matmuls that return f32.
+    let mut readers = HashMap::new();
+    for product in products.rows().filter(|row| program.runs(*row).phase == Phase::Forward) {
+        if !wide.contains(&program.sources().place(columns, product)) {
+            continue;
+        }
+        let sides = (0..2).filter_map(|index| Trail::new(product).operand(module, index));
+        for side in sides.filter(|side| varying.is_from_batch(module, side.row)) {
+            readers.entry(program.written(settle(module, side, spreads).row)).or_insert(product);
+        }
+    }
+    let mut seen = HashSet::new();
+    let is_16_bit = |own: &&Residual| {
+        let array = module.shapes().array(own.shape);
+        own.kind == ResidualKind::Activation
+            && array.is_some_and(|own| own.element_type.bits() == 16)
+    };
+    let mut twice = Vec::new();
+    for residual in residuals.iter().filter(is_16_bit) {
+        let Some(value) = stacked_value(module, residual) else { continue };
+        let key = (residual.place.row, value.row, value.path().to_vec());
+        let reader = readers.get(&program.written(value.row));
+        if let Some(reader) = reader.filter(|_| !seen.insert(key)) {
+            twice.push((*reader, residual));
+        }
+    }
+    twice
+}
+
+/// The arrays of the shape of the stack `residual` without it: the account knows arrays by shape, so that each shrinks by
+/// its part.
+pub(super) fn spared(module: &Module, residual: &Residual, all: &[Residual]) -> Vec<Resized> {
+    let count = all.iter().filter(|own| own.shape == residual.shape).count() as u64;
+    let bytes = module.shapes().logical_bytes(residual.shape).unwrap_or(0);
+    vec![Resized { shape: residual.shape, bytes: bytes - bytes / count.max(1) }]
+}
+
+/// The matmul that reads what is computed from the same values as what a loop writes into `residual`, in f32.
+pub(super) fn made_for(
+    program: &Program<'_>,
+    operands: &WidenedOperands<'_>,
+    residual: &Residual,
+) -> Option<Row> {
+    let module = program.module;
+    let stack = residual.stacked.and_then(|_| update(module, residual))?;
+    let is_update = module.opcode(stack.row) == Opcode::DynamicUpdateSlice;
+    let value = stack.operand(module, 1).filter(|_| is_update)?;
+    operands.product(program, settle(module, value, added))
 }
