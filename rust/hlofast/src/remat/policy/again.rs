@@ -339,8 +339,10 @@ impl<'a> Again<'a> {
         if product.is_kept() || !is_light(own.weights) {
             return;
         }
-        if !self.is_early(own) {
-            bytes.add(own.gradient..=own.gradient, size(own.weights));
+        if !own.is_in_kernel && !self.is_early(own) {
+            // The product by the weights runs next, to free them. In the text it may wait, as stacks are in memory anyway.
+            let first = *own.weight_steps().start();
+            bytes.add(first..=first, size(own.weights));
         }
         // The product by the weights runs with the gradient, to free what it reads. In the text it may wait, as stacks
         // are in memory anyway.

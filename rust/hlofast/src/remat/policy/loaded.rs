@@ -12,6 +12,7 @@ use super::stored::only_moves;
 use crate::flow::is_compiler_clone;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Dimension, Module, Opcode, Row, ShapeId};
+use crate::memory::LiveValue;
 use hashbrown::{HashMap, HashSet};
 
 /// Limit on the rows that read one stack, through rows that move its slices. Beyond it none is known.
@@ -51,10 +52,23 @@ impl Finder<'_> {
         if is_copy {
             let same = self.numbered(self.by_row.get(&node.outer));
             let same = same.filter(|value| node_of(back, value) == Some(user));
-            let copies = same.map(|value| (value.bytes, value.first_step..=value.last_step));
+            let moved = self.copied(node.outer);
+            let copies =
+                same.chain(moved).map(|value| (value.bytes, value.first_step..=value.last_step));
             read.copies = Some(copies.collect());
         }
         read
+    }
+
+    /// The values of the rows that copy the result of `row` into another layout, one after the other.
+    fn copied(&self, row: Row) -> impl Iterator<Item = &LiveValue> {
+        let copy = |row: &Row| {
+            let mut users = self.module.users().get(row.0).iter().map(|user| Row(*user));
+            users.find(|user| matches!(self.module.opcode(*user), Opcode::Copy | Opcode::Bitcast))
+        };
+        let rows = std::iter::successors(copy(&row), copy).take(MOST_REARRANGED as usize);
+        let copies = rows.filter(|row| self.module.opcode(*row) == Opcode::Copy);
+        copies.flat_map(|row| self.numbered(self.by_row.get(&row)))
     }
 
     /// By node of `graph`, which is that of computation `id`: the buffers of its values.

@@ -1,8 +1,10 @@
 //! What XLA for TPUs writes of a softmax of attention that runs again.
 //!
 //! Where the scores are the product as it is (`bqhd,bkhd->bhqk`), one fusion makes the weights and the gradient of
-//! the scores, from the exponentials if anything but a conversion lies between the product and the softmax (a mask,
-//! a scale), else from the product in its own type. Where they are the product with its dimensions in another order
+//! the scores, if both end in a conversion to 16 bits; else one makes the weights and their gradient. It computes from
+//! the exponentials if anything but a conversion lies between the product and the softmax (a mask, a scale), else from
+//! the product in its own type. For v5e, a kernel makes both the softmax and its product of scores without a mask
+//! (`online-softmax`). Where they are the product with its dimensions in another order
 //! (`bqghd,bkgd->bghqk`), each reader makes what it needs from the product. `tests/fixtures/make_softmaxes.py`
 //! compiles the cases.
 
@@ -36,8 +38,13 @@ pub struct Softmax {
     pub weights: u32,
     /// Whether the exponentials are written.
     pub is_written: bool,
-    /// The node of the product that reads the weights.
+    /// The node of the product that reads the weights, or of a kernel.
     pub mixed: Option<u32>,
+    /// Whether a kernel computes that product from the scores (`online-softmax` of libtpu for v5e). Then no fusion
+    /// writes the weights.
+    pub is_in_kernel: bool,
+    /// Whether one fusion makes the weights and the gradient of the scores, so that both are in memory at its end.
+    pub has_shared_fusion: bool,
     /// Whether what leads to the gradient of the scores needs the product besides the exponentials.
     needs_product: bool,
     /// The last step that reads the exponentials: the gradient of the scores.
@@ -59,9 +66,16 @@ impl Softmax {
         last.map(|last| start..=last)
     }
 
-    /// The steps at which the weights are in memory, if the same fusion makes them and the gradient of the scores.
+    /// The steps at which the weights are in memory, if no recomputed product reads them: where the gradient of the
+    /// scores is made too, or before, beside the gradient of the weights.
     pub fn weight_steps(&self) -> RangeInclusive<u32> {
-        self.gradient..=self.multiplied.max(self.gradient)
+        match self.has_shared_fusion {
+            true => self.gradient..=self.multiplied.max(self.gradient),
+            false => {
+                let before = self.gradient.saturating_sub(1);
+                before..=before
+            }
+        }
     }
 }
 
@@ -93,12 +107,21 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> (Vec<Softmax>, Vec<Softmax>) {
         if !is_plain_form && !is_in_groups(module, exponentials) {
             return None;
         }
+        let shape = |node: u32| body.nodes[node as usize].shape;
+        let mixed = mixed_by(module, body, product);
         let own = Softmax {
             product,
             exponentials: node,
             weights: weights.node,
-            mixed: mixed_by(module, body, product),
+            mixed,
+            is_in_kernel: mixed
+                .is_some_and(|own| body.nodes[own as usize].opcode == Opcode::CustomCall),
             is_written: is_written(module, body, node),
+            has_shared_fusion: ends_in_conversion(module, body, (product, node), &ways, || {
+                let rows = exponentials.readers.iter().filter(|own| !own.1).map(|own| own.0);
+                let is_alike = |row: &Row| is_alike(module, module.shape(*row), shape(node));
+                is_apart(module, &scan.back, rows.filter(is_alike))
+            }),
             needs_product: needs_product(body, product, &ways),
             gradient,
             multiplied,
@@ -185,6 +208,8 @@ impl Passes<'_> {
         // What the forward pass makes of the exponentials, and what reads that in the backward pass.
         let (mut weights, mut mixed) = (None, None);
         let (mut gradient, mut multiplied) = (None, None);
+        // The rows that compute with the exponentials in the backward pass.
+        let mut outers = Vec::new();
         let mut known = HashSet::<u32, BuildMix>::default();
         let mut open = vec![exponentials];
         while let Some(at) = open.pop() {
@@ -204,6 +229,7 @@ impl Passes<'_> {
                         Some(_) => open.push(user),
                         None => {
                             gradient = gradient.max(Some(step));
+                            outers.push(graph.nodes[user as usize].outer);
                             let other = between(module, graph, user, is_other);
                             weights_gradient = weights_gradient.or(other.map(|(node, _)| node));
                         }
@@ -228,7 +254,15 @@ impl Passes<'_> {
             exponentials,
             weights,
             mixed,
+            is_in_kernel: false,
             is_written: is_written(module, graph, exponentials),
+            has_shared_fusion: ends_in_conversion(
+                module,
+                graph,
+                (product, exponentials),
+                &ways,
+                || is_apart(module, graph, outers.into_iter()),
+            ),
             needs_product: needs_product(graph, product, &ways),
             gradient,
             multiplied: multiplied?,
@@ -263,8 +297,52 @@ fn is_written(module: &Module, graph: &Graph, exponentials: u32) -> bool {
     false
 }
 
+/// Whether the gradient of scores ends in a conversion to the type of the product, as the weights do: XLA for TPUs then
+/// makes both in one fusion. It does not where the program scales or masks the product in a narrower type than that
+/// of the exponentials, nor where both are float32 and the products that read the gradient convert it. What is added
+/// changes no gradient. `is_written_apart` tells whether a row without a product writes the gradient.
+fn ends_in_conversion(
+    module: &Module,
+    graph: &Graph,
+    (product, exponentials): (u32, u32),
+    ways: &[u32],
+    is_written_apart: impl FnOnce() -> bool,
+) -> bool {
+    let opcode = |node: u32| graph.nodes[node as usize].opcode;
+    let sizes = |node: u32| {
+        let array = module.shapes().array(graph.nodes[node as usize].shape)?;
+        Some((array.elements()?, array.logical_bytes()?))
+    };
+    let Some(((count, own), (_, wide))) = sizes(product).zip(sizes(exponentials)) else {
+        return true;
+    };
+    if own >= wide {
+        // XLA multiplies in float32 what the program multiplies in 16 bits, if a softmax in 16 bits reads it.
+        return own < count.saturating_mul(4) || is_written_apart();
+    }
+    let is_narrow = |node: u32| sizes(node).is_some_and(|size| size.1 == own);
+    // XLA converts the constants of work in 16 bits to float32, and not what they are broadcast from.
+    let is_constant = |node: &u32| {
+        let at = match (opcode(*node), graph.operands(*node).first()) {
+            (Opcode::Convert, Some(first)) => *first,
+            _ => *node,
+        };
+        opcode(at) == Opcode::Broadcast && is_narrow(at)
+    };
+    let is_work = |node: &&u32| !is_plain(opcode(**node)) && opcode(**node) != Opcode::Add;
+    let mut work = ways.iter().filter(is_work);
+    !work.any(|node| is_narrow(*node) || graph.operands(*node).iter().any(is_constant))
+}
+
+/// Whether a fusion without a product is among these rows.
+fn is_apart(module: &Module, graph: &Graph, mut rows: impl Iterator<Item = Row>) -> bool {
+    let multiplies =
+        |row: Row| graph.nodes.iter().any(|own| own.outer == row && own.opcode.is_matmul());
+    rows.any(|row| module.opcode(row) == Opcode::Fusion && !multiplies(row))
+}
+
 /// The first product that multiplies by what cheap work makes of the elements of `product`: by the weights of its
-/// softmax, which fusions may compute each for themselves.
+/// softmax, which fusions may compute each for themselves; or a kernel that does both.
 fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
     let elements = |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.elements();
     let count = elements(product);
@@ -274,7 +352,7 @@ fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
     while let Some(at) = open.pop() {
         for user in graph.users(at).iter().copied().take(MOST_USERS) {
             let opcode = graph.nodes[user as usize].opcode;
-            if opcode.is_matmul() {
+            if opcode.is_matmul() || opcode == Opcode::CustomCall {
                 found = Some(found.map_or(user, |own| own.min(user)));
             } else if elements(user) == count
                 && !is_heavy(opcode)
