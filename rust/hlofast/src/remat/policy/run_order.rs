@@ -149,26 +149,38 @@ pub fn is_in_place(
         return false;
     }
     let array = |node: u32| module.shapes().array(graph.nodes[node as usize].shape);
+    let bytes = |node: u32| array(node).and_then(|own| own.logical_bytes());
     let count = array(node).and_then(|own| own.elements());
+    // Exponentials that the forward loop stacks.
+    let is_wide = |at: u32| {
+        graph.nodes[at as usize].opcode == Opcode::DynamicSlice && bytes(at) > bytes(node)
+    };
+    let (mut is_over_product, mut is_from_wide) = (false, false);
     let mut open: Vec<u32> = graph.operands(node).iter().take(MOST_READ).copied().collect();
     for _ in 0..MOST_OPENED {
         let Some(at) = open.pop() else { break };
         let own = &graph.nodes[at as usize];
-        if own.element.is_some() || array(at).and_then(|own| own.elements()) != count {
+        if array(at).and_then(|own| own.elements()) != count {
+            continue;
+        }
+        is_from_wide |= is_wide(at);
+        if own.element.is_some() {
             continue;
         }
         match ends(at) {
             Some(true) => {
                 let is_any = transfers == Transfers::Few || !own.opcode.is_matmul();
-                if is_any || has_two_sides(module, graph, at) {
+                if is_any {
                     return true;
                 }
+                is_over_product |= has_two_sides(module, graph, at);
             }
             Some(false) => {}
             None => open.extend(graph.operands(at).iter().take(MOST_READ)),
         }
     }
-    false
+    // XLA writes the gradient of scores over no other value if it computes it from exponentials in a wider type.
+    is_over_product && !is_from_wide
 }
 
 /// Whether each side of a product has one dimension that the other side has not: XLA writes others in
