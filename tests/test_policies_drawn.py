@@ -49,6 +49,9 @@ def policies(program):
         # The gradient of 16-bit scores is written over that of the weights: 74 % too high without.
         ("drawn109", "nothing", 0.05),
         ("drawn109", "dots", 0.06),
+        # XLA combines the gathers of all layers' weights: each result is one of them. The biases at the end of a layer are
+        # its own: 47 % too high without.
+        ("drawn122_short", "nothing", 0.06),
     ],
 )
 def test_peaks_are_those_that_xla_needs(program, policy, most):

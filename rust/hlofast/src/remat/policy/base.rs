@@ -93,7 +93,7 @@ impl Timeline {
         Timeline { bytes: changes, rows, beyond: 0, is_pressed: false }
     }
 
-    /// The bytes at each step of a module whose layers are in its entry computation; rows run at the steps
+    /// The bytes at each step of a module whose layers are in the computation `place`; rows run at the steps
     /// `new`, and `moved` are the changes by live ranges that have moved.
     pub fn of_entry(
         module: &Module,
@@ -101,7 +101,7 @@ impl Timeline {
         values: &[LiveValue],
         graph: &Graph,
         (new, moved): (&[u32], &[i64]),
-        peak: i64,
+        (place, peak): (ComputationId, i64),
     ) -> Option<Self> {
         let mut timeline = Self::new(module, memory, values, &[], (peak, &[]))?;
         for (row, new) in memory.sequence().iter().zip(new) {
@@ -110,7 +110,7 @@ impl Timeline {
         timeline.apply(moved);
         if timeline.is_pressed {
             let mut changes = vec![0i64; timeline.bytes.len() + 1];
-            join_clones(module, graph, module.entry(), (values, u32::MAX), &mut changes);
+            join_clones(module, graph, place, (values, u32::MAX), &mut changes);
             timeline.apply(&changes);
         }
         Some(timeline)

@@ -15,6 +15,7 @@ use crate::ir::csr::Csr;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use hashbrown::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Limit on the rows that are opened for all graphs of a module.
 pub const MOST_ROWS: usize = 1 << 22;
@@ -75,6 +76,8 @@ pub struct Graph {
     pub indices: HashMap<u32, u32, BuildMix>,
     /// By node of a loop of the program that is opened: the loop.
     pub within: HashMap<u32, Row, BuildMix>,
+    /// By collective that XLA has combined from several: what these read, of which each of its results is one.
+    combined: HashMap<u32, Vec<u32>, BuildMix>,
     /// By product in such a loop that is in memory for one iteration only (`inner.rs`): the body that computes it.
     pub passing: HashMap<u32, ComputationId, BuildMix>,
     /// By such product: bytes if it is kept, for all iterations.
@@ -91,6 +94,21 @@ impl Graph {
         closed: &[Row],
         budget: &mut usize,
     ) -> Option<Self> {
+        let opens = id != module.entry() || !closed.is_empty();
+        Self::opened(module, id, (closed, opens), budget)
+    }
+
+    /// That of a computation `id` that repeats layers without a loop: loops in them are not opened.
+    pub fn of_layers(module: &Module, id: ComputationId, budget: &mut usize) -> Option<Self> {
+        Self::opened(module, id, (&[], false), budget)
+    }
+
+    fn opened(
+        module: &Module,
+        id: ComputationId,
+        (closed, opens): (&[Row], bool),
+        budget: &mut usize,
+    ) -> Option<Self> {
         let mut builder = Builder {
             module,
             graph: Graph::default(),
@@ -98,8 +116,7 @@ impl Graph {
             elements: HashMap::default(),
             budget,
             closed,
-            // Layers without a loop around them were judged with closed loops in them.
-            opens: id != module.entry() || !closed.is_empty(),
+            opens,
             key: Vec::new(),
         };
         let rows = module.computation(id).rows();
@@ -124,6 +141,11 @@ impl Graph {
         }
         let Csr { offsets, items } = &self.operands;
         self.users = Csr::transpose(offsets, items, self.nodes.len());
+    }
+
+    /// The rows of the computation.
+    pub fn rows(&self) -> Range<u32> {
+        self.first_row..self.first_row + self.results.len() as u32
     }
 
     /// Sets the bytes of the products in loops that a policy could keep: those of one iteration, which `bytes`
@@ -162,6 +184,18 @@ impl Graph {
     /// The operands of a node.
     pub fn operands(&self, node: u32) -> &[u32] {
         self.operands.get(node)
+    }
+
+    /// The combined collective of which a node is one result.
+    pub fn combined_of(&self, node: u32) -> Option<u32> {
+        self.nodes[node as usize].whole.filter(|own| self.combined.contains_key(own))
+    }
+
+    /// What runs before a node: its operands; before a combined collective those of all that it is combined from,
+    /// and before their results the collective.
+    pub fn runs_after(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        let combined = self.combined.get(&node).into_iter().flatten();
+        self.operands(node).iter().chain(combined).copied().chain(self.combined_of(node))
     }
 
     /// The products after the first whose sum a node is, if a loop adds them up.
@@ -289,7 +323,9 @@ impl Builder<'_, '_> {
                         }
                         let opcode = self.graph.nodes[node as usize].opcode;
                         let outer = outer.unwrap_or(row);
-                        let part = self.push(row, outer, opcode, module.shape(row), &[node]);
+                        let own = self.graph.combined.get(&node).and_then(|own| own.get(index));
+                        let read = [own.copied().unwrap_or(node)];
+                        let part = self.push(row, outer, opcode, module.shape(row), &read);
                         self.graph.nodes[part as usize].whole = Some(node);
                         self.graph.indices.extend(u32::try_from(index).map(|own| (part, own)));
                         self.elements.insert(key, part);
@@ -518,11 +554,29 @@ impl Builder<'_, '_> {
             self.note_copy(known, row, outer);
             return Value::One(known);
         }
-        let node = self.push(row, outer, opcode, shape, &read);
+        let node = match self.is_combined(opcode, shape, &read) {
+            true => {
+                let node = self.push(row, outer, opcode, shape, &[]);
+                self.graph.combined.insert(node, read);
+                node
+            }
+            false => self.push(row, outer, opcode, shape, &read),
+        };
         if let Some(key) = key {
             self.known.insert(key, node);
         }
         Value::One(node)
+    }
+
+    /// Whether a collective is several that XLA has combined, each result of one operand: gathers of the weights of
+    /// all layers, among others, so that what reads one of them depends on no other layer's.
+    fn is_combined(&self, opcode: Opcode, shape: ShapeId, read: &[u32]) -> bool {
+        use Opcode::{AllGather, AllReduce, CollectivePermute, ReduceScatter};
+        let each = self.module.shapes().tuple(shape).map(<[ShapeId]>::len);
+        matches!(opcode, AllGather | AllReduce | CollectivePermute | ReduceScatter)
+            && !self.opens
+            && read.len() > 1
+            && each == Some(read.len())
     }
 
     /// Notes that the fusion of the product `node` computes it in `row` too.

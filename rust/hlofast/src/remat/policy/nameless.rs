@@ -118,10 +118,31 @@ impl Finder<'_> {
             }
             groups[number].push(at as u32);
         }
-        let apart: Vec<Vec<u32>> = groups.iter_mut().filter_map(|own| self.split(own)).collect();
+        let mut apart: Vec<Vec<u32>> =
+            groups.iter_mut().filter_map(|own| self.split(own)).collect();
+        if !apart.is_empty() {
+            // They depend on no layer, so XLA may run them in any order. That of the layers is the one in which they are
+            // read.
+            let readers = self.first_readers();
+            apart.iter_mut().for_each(|own| own.sort_by_key(|node| readers[*node as usize]));
+        }
         groups.extend(apart);
         groups.retain(|group| group.len() > 1);
         groups
+    }
+
+    /// By node of the forward pass: the first matmul that depends on it.
+    fn first_readers(&self) -> Vec<u32> {
+        let nodes = &self.graph.nodes;
+        let mut first = vec![u32::MAX; nodes.len()];
+        for at in (0..nodes.len()).rev().filter(|at| self.is_forward(*at)) {
+            let own = if nodes[at].opcode.is_matmul() { at as u32 } else { first[at] };
+            for operand in self.graph.operands(at as u32) {
+                let known = &mut first[*operand as usize];
+                *known = (*known).min(own);
+            }
+        }
+        first
     }
 
     /// Takes from a group the matmuls of one value that more than half of it multiply, if others do not: keys and
@@ -382,15 +403,46 @@ impl Finder<'_> {
                 }
             };
         }
+        // Biases and scales, perhaps for all rows of a value.
+        let mut is_weight: Vec<bool> = Vec::with_capacity(count);
+        for (at, node) in self.graph.nodes.iter().enumerate() {
+            let is_same = matches!(node.opcode, Opcode::Broadcast | Opcode::Convert);
+            let of = self.graph.operands(at as u32).first();
+            let is_spread = is_same && of.is_some_and(|own| is_weight[*own as usize]);
+            is_weight.push(origins[at] == Origin::Weight || is_spread);
+        }
         // Such a row before the first layer belongs to the layer that reads it.
         for at in nodes().rev().filter(|at| self.before[*at].is_none()) {
             let users = self.graph.users(at as u32).iter().map(|own| *own as usize);
             let users = users.filter(|own| self.is_forward(*own));
-            let layers: Option<Vec<u32>> = users.map(|own| found[own]).collect();
-            let is_before = found[at].is_none() && self.after[at].is_some_and(is_first);
-            if is_before && !tells(&self.like(at)) {
+            let layers: Vec<Option<u32>> = users.map(|own| found[own]).collect();
+            let Some(is_first) = self.after[at].map(is_first) else { continue };
+            if is_first && found[at].is_none() && !tells(&self.like(at)) {
+                let layers: Option<Vec<u32>> = layers.into_iter().collect();
                 found[at] = layers.and_then(|own| own.into_iter().min());
+            } else if !is_first && is_weight[at] {
+                // The first matmul that needs a bias at the end of a layer is the next layer's.
+                found[at] = layers.into_iter().flatten().min().or(found[at]);
             }
+        }
+        found
+    }
+
+    /// By node that is a weight, perhaps gathered or converted: the first layer whose matmuls multiply by that weight.
+    fn multiplied_in(&self) -> Vec<Option<u32>> {
+        let graph = self.graph;
+        let origins = origins(graph);
+        let mut found = vec![None; graph.nodes.len()];
+        let weights = || (0..graph.nodes.len()).filter(|at| origins[*at] == Origin::Weight);
+        for at in weights().rev() {
+            let users = graph.users(at as u32).iter().map(|own| *own as usize);
+            let users = users.filter(|own| self.is_forward(*own));
+            found[at] = users.filter_map(|own| self.layer[own].or(found[own])).min();
+        }
+        // It may be gathered once more for the backward pass alone.
+        for at in weights() {
+            let made_from = graph.operands(at as u32).iter().map(|own| *own as usize);
+            found[at] = found[at].or(made_from.filter_map(|own| found[own]).max());
         }
         found
     }
@@ -398,6 +450,7 @@ impl Finder<'_> {
     /// By node: its layer; `forward` are those of the forward pass.
     fn backward(&self, forward: &[Option<u32>]) -> Vec<Option<u32>> {
         let graph = self.graph;
+        let multiplied_in = self.multiplied_in();
         let mut found = forward.to_vec();
         // Whether a node depends on a backward matmul.
         let mut is_gradient = vec![false; graph.nodes.len()];
@@ -414,7 +467,7 @@ impl Finder<'_> {
             if self.is_forward(at) && !operands.iter().any(|own| is_gradient[*own as usize]) {
                 let inside = forward[at].or(self.after[at]);
                 made_in[at] = inside.or(self.before[at]);
-                read_in[at] = self.after[at].or(made_in[at]);
+                read_in[at] = self.after[at].or(made_in[at]).or(multiplied_in[at]);
                 is_behind[at] = inside.is_none() && made_in[at].is_some();
                 continue;
             }

@@ -42,9 +42,30 @@ pub fn origins(graph: &Graph) -> Vec<Origin> {
                 lengths[at] = lengths[*first as usize] + 1;
                 Origin::Weight
             }
+            // XLA also gathers a weight by an all-reduce of zeros into which each device writes its part.
+            [zeros, part, places @ ..]
+                if node.opcode == Opcode::DynamicUpdateSlice
+                    && of(zeros) == Origin::Constants
+                    && of(part) == Origin::Weight
+                    && places.iter().all(|place| of(place) == Origin::Constants)
+                    && lengths[*part as usize] < MOST_REARRANGED =>
+            {
+                lengths[at] = lengths[*part as usize] + 1;
+                Origin::Weight
+            }
             _ => Origin::Values,
         };
         origins.push(origin);
     }
     origins
+}
+
+/// The parameter that a weight is made from.
+pub fn parameter_of(graph: &Graph, weight: u32) -> Option<u32> {
+    let mut at = weight;
+    while graph.nodes[at as usize].element.is_none() {
+        let index = usize::from(graph.nodes[at as usize].opcode == Opcode::DynamicUpdateSlice);
+        at = *graph.operands(at).get(index)?;
+    }
+    Some(at)
 }

@@ -21,6 +21,10 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use hashbrown::{HashMap, HashSet};
+use std::ops::Range;
+
+/// Values of fewer bytes are not waited for.
+const LARGE: i64 = 1 << 24;
 
 /// By step: the step after which its row runs if layers are checkpointed, in the order of the text where
 /// this is the same. `starts` are the steps at which the backward parts of the layers start, `steps`
@@ -33,7 +37,7 @@ pub fn new_steps(
     memory: &Memory,
     graph: &Graph,
     layers: &Layers,
-    (starts, steps): (&[u32], &[u32]),
+    (starts, steps, bytes): (&[u32], &[u32], &[i64]),
     phase: impl Fn(Row) -> Phase,
     freeing: Option<&HashSet<Row, BuildMix>>,
 ) -> Vec<u32> {
@@ -65,22 +69,30 @@ pub fn new_steps(
     // By node: the first step at which its value can be there, and whether deferred work makes it.
     let mut ready = vec![0u32; graph.nodes.len()];
     let mut is_moved = vec![false; graph.nodes.len()];
+    let operands = |at: usize| graph.operands(at as u32).iter().map(|own| *own as usize);
     // By row that has moved: its new step.
     let mut moved: HashMap<Row, u32, BuildMix> = HashMap::default();
     for (at, node) in graph.nodes.iter().enumerate() {
-        let operands = graph.operands(at as u32);
-        let first = operands.iter().map(|operand| ready[*operand as usize]).max().unwrap_or(0);
-        let follows = operands.iter().any(|operand| is_moved[*operand as usize]);
+        let before = || graph.runs_after(at as u32).map(|own| own as usize);
+        let first = before().map(|own| ready[own]).max().unwrap_or(0);
+        let follows = before().any(|own| is_moved[own]);
         if !is_heavy(node.opcode) || node.element.is_some() {
             (ready[at], is_moved[at]) = (first, follows);
             continue;
         }
         let layer = layers.of_row(node.row);
         let end = next_start(layer).unwrap_or(deferred);
-        let is_late = match freeing {
-            Some(freeing) => steps[at] > back && freeing.contains(&node.outer),
-            None => is_work(at) && steps[at] >= end,
-        };
+        // What the loss takes from the logits may wait in a text that XLA had to rematerialise.
+        let read = operands(at).map(|own| bytes[own]).max().unwrap_or(0);
+        let waits = steps[at] > back
+            && phase(node.row) == Phase::Forward
+            && read >= LARGE
+            && bytes[at] <= read / 2;
+        let is_late = waits
+            || match freeing {
+                Some(freeing) => steps[at] > back && freeing.contains(&node.outer),
+                None => is_work(at) && steps[at] >= end,
+            };
         let follows = follows && steps[at] > back && phase(node.row) != Phase::Optimizer;
         ready[at] = steps[at];
         if is_late || follows {
@@ -91,7 +103,7 @@ pub fn new_steps(
         *own = (*own).max(ready[at]);
     }
     // Rows that only move values or repeat cheap work come with what reads them.
-    let rows = module.computation(module.entry()).rows();
+    let rows = graph.rows();
     let mut first_use = vec![u32::MAX; rows.len()];
     for (row, step) in memory.sequence().iter().zip(0..count).rev() {
         if !rows.contains(row) {
@@ -116,8 +128,7 @@ pub fn new_steps(
 
 /// By step: the step at which its row runs if rows run after the steps `after`. What a row calls runs
 /// before it.
-pub fn in_order(module: &Module, memory: &Memory, mut after: Vec<u32>) -> Vec<u32> {
-    let rows = module.computation(module.entry()).rows();
+pub fn in_order(memory: &Memory, rows: Range<u32>, mut after: Vec<u32>) -> Vec<u32> {
     let mut own = u32::MAX;
     for (row, after) in memory.sequence().iter().zip(&mut after).rev() {
         if rows.contains(row) {
@@ -136,15 +147,9 @@ pub fn in_order(module: &Module, memory: &Memory, mut after: Vec<u32>) -> Vec<u3
 
 /// Moves the live ranges of `values` to the steps `new`, and returns the change of the bytes at each
 /// step from the step before.
-pub fn retime(
-    module: &Module,
-    memory: &Memory,
-    graph: &Graph,
-    new: &[u32],
-    values: &mut [LiveValue],
-) -> Vec<i64> {
+pub fn retime(memory: &Memory, graph: &Graph, new: &[u32], values: &mut [LiveValue]) -> Vec<i64> {
     let mut changes = vec![0i64; new.len() + 1];
-    let rows = module.computation(module.entry()).rows();
+    let rows = graph.rows();
     let to = |step: u32| new.get(step as usize).copied().unwrap_or(step);
     for value in values {
         let (first, last) = (value.first_step, value.last_step);

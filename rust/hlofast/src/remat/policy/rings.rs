@@ -13,7 +13,7 @@
 use super::graph::Graph;
 use super::groups::chain;
 use super::layered::Layers;
-use super::origins::Origin;
+use super::origins::{Origin, parameter_of};
 use super::run_order::{Gathered, MANY};
 use super::scans::is_rearrangement;
 use super::stepped::Held;
@@ -158,11 +158,9 @@ fn gathered_from_all(module: &Module, graph: &Graph, origins: &[Origin]) -> Vec<
     });
     // The operand of the row is whole where what a fusion hands on is a part.
     let gathered = gathered.filter_map(|(product, row, weight)| {
-        let mut part = weight;
         let is_weight = origins[weight as usize] == Origin::Weight;
-        while graph.nodes[part as usize].element.is_none() {
-            part = *graph.operands(part).first().filter(|_| is_weight)?;
-        }
+        let is_parameter = graph.nodes[weight as usize].element.is_some();
+        let part = (is_weight || is_parameter).then(|| parameter_of(graph, weight))??;
         let whole = module.shape(row);
         let ways = elements(whole)?.checked_div(elements(graph.nodes[part as usize].shape)?)?;
         let bytes = i64::try_from(shapes.logical_bytes(whole)?).ok()?;

@@ -9,7 +9,7 @@
 
 use super::graph::Graph;
 use super::layered::{Layers, Name};
-use super::origins::Origin;
+use super::origins::{Origin, parameter_of};
 use super::{Savable, SavableKind};
 use crate::flow::ScopeTree;
 use crate::ir::intern::BuildMix;
@@ -48,12 +48,8 @@ struct Same {
 pub fn weight_of(graph: &Graph, origins: &[Origin], product: u32) -> Option<u32> {
     let is_weight = |own: &&u32| origins[**own as usize] == Origin::Weight;
     let mut weights = graph.operands(product).iter().filter(is_weight);
-    let mut at = *weights.next().filter(|_| weights.next().is_none())?;
-    // What a weight is made from stands before it.
-    while graph.nodes[at as usize].element.is_none() {
-        at = *graph.operands(at).first()?;
-    }
-    graph.nodes[at as usize].element
+    let weight = *weights.next().filter(|_| weights.next().is_none())?;
+    graph.nodes[parameter_of(graph, weight)? as usize].element
 }
 
 /// One savable value for the same value of all layers of a kind, and its node in each of them. `found` is

@@ -17,7 +17,7 @@ use super::units::with_units;
 use crate::cost::Cost;
 use crate::flow::{Attribution, Phase, has_compiler_clones};
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Row};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use crate::shares::Local;
 use hashbrown::HashSet;
@@ -58,16 +58,18 @@ pub struct Stepped {
     pub is_checkpointed: bool,
     /// The rows that `jax.checkpoint` recomputes.
     pub recomputed: HashSet<Row, BuildMix>,
+    /// Whether the layers are in a loop, as in one over parts of a batch whose gradients are added up.
+    pub is_in_loop: bool,
 }
 
 /// The live ranges of the values of the entry. Clones that XLA has rematerialised are one value, which a step
 /// that fits keeps from the first to the last.
-fn held(module: &Module, graph: &Graph, values: &[LiveValue]) -> Vec<Held> {
+fn held(module: &Module, graph: &Graph, place: ComputationId, values: &[LiveValue]) -> Vec<Held> {
     let of = |value: &LiveValue, (steps, bytes): (RangeInclusive<u32>, i64)| {
         Some(Held { node: node_of(graph, value)?, row: value.row, bytes, steps })
     };
     let clones = match has_compiler_clones(module) {
-        true => clones_of(module, graph, module.entry(), values, u32::MAX),
+        true => clones_of(module, graph, place, values, u32::MAX),
         false => Vec::new(),
     };
     let mut is_single: Vec<bool> = values.iter().map(|value| value.bytes > 0).collect();
@@ -109,6 +111,7 @@ impl Stepped {
             is_backward,
             is_checkpointed,
             recomputed: module.rows().filter(is_recomputed).collect(),
+            is_in_loop: false,
         })
     }
 
@@ -123,8 +126,14 @@ impl Stepped {
         (sizes, peak): (&[i64], i64),
         (are_late, is_apart): (bool, bool),
     ) -> Option<(Self, Timeline)> {
-        let graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
-        let mut own = Self::of_layers(module, attribution, graph, is_apart)?;
+        let budget = &mut { MOST_ROWS };
+        let of = |place, budget: &mut usize| {
+            let graph = Graph::of_layers(module, place, budget)?;
+            Some((place, Self::of_layers(module, attribution, graph, is_apart)?))
+        };
+        let found = of(module.entry(), budget).or_else(|| of(largest_loop(module)?, budget));
+        let (place, mut own) = found?;
+        own.is_in_loop = place != module.entry();
         let phase = phase_of(module, attribution);
         let end = u32::try_from(memory.timeline.len()).ok()?;
         let (graph, layers) = (&own.graph, &own.layers);
@@ -141,20 +150,21 @@ impl Stepped {
         let freeing: HashSet<Row, BuildMix> =
             freeing.map(|node| graph.nodes[node as usize].outer).collect();
         let freeing = are_last.then_some(&freeing);
-        let own_steps = (starts.as_slice(), steps.as_slice());
+        let own_steps = (starts.as_slice(), steps.as_slice(), bytes.as_slice());
         // Barriers are in a checkpointed text already.
         let new = match own.is_checkpointed {
             true => (0..end).collect(),
             false => new_steps(module, memory, graph, layers, own_steps, &phase, freeing),
         };
-        let new = in_order(module, memory, new);
-        let moved = retime(module, memory, graph, &new, values);
+        let new = in_order(memory, graph.rows(), new);
+        let moved = retime(memory, graph, &new, values);
         for step in &mut steps {
             *step = new.get(*step as usize).copied().unwrap_or(*step);
         }
         let starts = self::starts(graph, layers, &steps, end, &own.is_backward)?;
-        let timeline = Timeline::of_entry(module, memory, values, graph, (&new, &moved), peak)?;
-        let held = held(module, graph, values);
+        let order = (new.as_slice(), moved.as_slice());
+        let timeline = Timeline::of_entry(module, memory, values, graph, order, (place, peak))?;
+        let held = held(module, graph, place, values);
         (own.starts, own.steps, own.held, own.bytes) = (starts, steps, held, bytes);
         (own.is_early, own.are_last) = (!are_late, !is_alike);
         Some((own, timeline))
@@ -207,6 +217,15 @@ impl Stepped {
         (own.bytes, own.early, own.widened) = (laid.bytes, laid.early, laid.widened);
         Some((own, timeline))
     }
+}
+
+/// The body of the largest loop of the entry computation: where gradients of parts of a batch are added up, it has the
+/// layers.
+fn largest_loop(module: &Module) -> Option<ComputationId> {
+    let rows = module.computation(module.entry()).rows().map(Row);
+    let loops = rows.filter(|row| module.opcode(*row) == Opcode::While);
+    let bodies = loops.filter_map(|row| module.called(row, CallRole::Body));
+    bodies.max_by_key(|body| module.computation(*body).rows().len())
 }
 
 /// The phases of rows.

@@ -6,6 +6,7 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
+mod cost;
 mod forms;
 mod rerun;
 
@@ -15,7 +16,7 @@ use super::laid_layers::is_softmax;
 use super::laid_values::Widened;
 use super::layered::Layers;
 use super::origins::{Origin, origins};
-use super::passes::{self, Pass, passes};
+use super::passes::{Pass, passes};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
@@ -25,7 +26,7 @@ use super::savable::is_value;
 use super::softmax::{InLayer, MOST_KEYS, Passes, row_length};
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
-use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
+use super::{Fate, LEAST, Outcome, Savable, SavableKind};
 use crate::cost::Backend;
 use crate::flow::is_compiler_clone;
 use crate::ir::{Module, Opcode, Row};
@@ -95,6 +96,8 @@ pub struct Unrolled {
     members: Vec<Vec<u32>>,
     /// By savable value: the number of the parameter that its product in one layer multiplies by.
     weights: Vec<Option<u32>>,
+    /// Whether the layers are in a loop, whose parameters are not those of the module.
+    is_in_loop: bool,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
     remade: Option<Remade>,
     /// What XLA recomputes in the text: node, bytes, steps.
@@ -106,7 +109,7 @@ impl Unrolled {
     pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
         let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
         let Stepped { early: ahead, is_early, is_backward, is_checkpointed, .. } = stepped;
-        let Stepped { recomputed, widened, .. } = stepped;
+        let Stepped { recomputed, widened, is_in_loop, .. } = stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -134,6 +137,7 @@ impl Unrolled {
             is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
             weights: Vec::new(),
+            is_in_loop,
             remade: None,
             clones: Vec::new(),
             graph,
@@ -360,7 +364,7 @@ impl Unrolled {
         found.reverse();
         let (savable, members) = one_of_each(module, &self.graph, &self.layers, &found);
         let weight_in = |own: &Savable| {
-            let product = products.of[own.node as usize]?;
+            let product = products.of[own.node as usize].filter(|_| !self.is_in_loop)?;
             weight_of(&self.graph, &self.origins, product)
         };
         self.weights = savable.iter().map(weight_in).collect();
@@ -538,66 +542,41 @@ impl Unrolled {
             outcome.kept = outcome.kept.saturating_add(size);
         }
         let from = own.end.map_or(self.steps[own.at], |end| end.saturating_add(1));
+        let from = self.computed_late(own).unwrap_or(from);
         if from <= own.until {
             bytes.add(from..=own.until, size);
         }
     }
 
+    /// The first step of the backward part that reads kept scores of attention which are as wide as their
+    /// exponentials. XLA computes these in the fusion that writes the exponentials, once for their maxima and once
+    /// more, because writing them would take as long. So nothing in the forward pass reads what is kept, and XLA computes
+    /// it when the backward part needs it.
+    fn computed_late(&self, own: &Kept) -> Option<u32> {
+        let is_inside = |node: u32| !self.graph.copies(node).is_empty();
+        let layer = self.layer[own.at].filter(|_| self.is_scheduled && own.end.is_none())?;
+        let its = |other: &&InLayer| other.softmax.product as usize == own.at;
+        let softmax = self.softmaxes.iter().find(its)?.softmax;
+        let is_wide = self.bytes[own.at] >= self.bytes[softmax.exponentials as usize];
+        (is_wide && is_inside(softmax.product)).then(|| self.starts[layer as usize])
+    }
+
     /// Bytes while a layer is recomputed: the most, and those that its backward part still needs.
     fn prefix(&self, again: &Again, nodes: &[u32]) -> (i64, i64) {
-        let values = nodes.iter().map(|node| {
+        // The fusion that writes the exponentials of a softmax has its product inside, as in the forward pass, and what
+        // it writes is in `account_softmax`.
+        let is_written = |own: &&InLayer| {
+            let exponentials = own.softmax.exponentials;
+            let is_needed = again.last[exponentials as usize].is_some();
+            own.softmax.is_written && is_needed && self.is_again(again, exponentials)
+        };
+        let inside = self.softmaxes.iter().filter(|_| self.remade.is_none()).filter(is_written);
+        let inside = inside.map(|own| own.softmax.product);
+        let inside: Vec<u32> = inside.filter(|own| self.ends[*own as usize].is_none()).collect();
+        let values = nodes.iter().filter(|node| !inside.contains(node)).map(|node| {
             let at = *node as usize;
             (*node, self.bytes[at], again.last[at].is_none().then_some(again.read_by[at]))
         });
         prefix(&values.collect::<Vec<_>>())
-    }
-
-    /// Adds the cost of what runs again.
-    fn price(
-        &self,
-        module: &Module,
-        nodes: &[u32],
-        (prices, flops): (&Prices<'_>, impl Fn(Row) -> Option<i64>),
-        outcome: &mut Outcome,
-    ) {
-        let mut outer: Vec<Row> = Vec::new();
-        let mut reduced: Vec<Row> = Vec::new();
-        for number in nodes {
-            let node = &self.graph.nodes[*number as usize];
-            outcome.again.push(node.row);
-            let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
-            // A reduction fused with a product takes the time of the product, which may be saved.
-            if is_dear || self.products.binary_search(&node.outer).is_err() {
-                outer.push(node.outer);
-            } else {
-                reduced.push(node.outer);
-            }
-            if node.opcode.is_matmul() {
-                let is_repeated =
-                    |own: &InLayer| own.softmax.product == *number && own.softmax.is_written;
-                let copies = match self.softmaxes.iter().any(is_repeated) {
-                    true => self.graph.copies(*number),
-                    false => &[],
-                };
-                for row in copies.iter().chain([&node.row]) {
-                    let own = flops(*row);
-                    outcome.flops = outcome.flops.zip(own).and_then(|(a, b)| a.checked_add(b));
-                }
-            }
-            if is_collective(node.opcode) && node.whole.is_none() {
-                let sent = prices.wire_bytes(module, node.row);
-                outcome.send(prices.collective_of(node.row), sent);
-            }
-        }
-        for rows in [&mut outer, &mut reduced] {
-            rows.sort_unstable();
-            rows.dedup();
-        }
-        let passes = passes::seconds(&self.passes, module, &reduced, &outer, prices);
-        outcome.seconds = outcome.seconds.zip(passes).map(|(a, b)| a + b);
-        for row in outer {
-            let seconds = prices.seconds_of(module, row, 0);
-            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
-        }
     }
 }
