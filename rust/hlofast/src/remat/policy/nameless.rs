@@ -58,8 +58,12 @@ pub fn layers(
     };
     let mut groups = finder.groups();
     let kinds = (0..MOST_KINDS).filter_map(|_| finder.kind(&mut groups));
-    let mut kinds: Vec<(usize, Vec<Vec<u32>>)> = kinds.collect();
-    kinds.sort_by_key(|(_, groups)| groups.iter().filter_map(|own| own.first().copied()).min());
+    let kinds: Vec<(usize, Vec<Vec<u32>>)> = kinds.collect();
+    let before = finder.kinds_before(&kinds);
+    let first = |groups: &[Vec<u32>]| groups.iter().filter_map(|own| own.first().copied()).min();
+    let mut kinds: Vec<_> = before.into_iter().zip(kinds).collect();
+    kinds.sort_by_key(|(before, (_, groups))| (*before, first(groups)));
+    let kinds: Vec<(usize, Vec<Vec<u32>>)> = kinds.into_iter().map(|(_, kind)| kind).collect();
     let mut found: Vec<Kind> = Vec::new();
     let mut kind_of: Vec<u32> = Vec::new();
     for (layers, groups) in &kinds {
@@ -218,6 +222,28 @@ impl Finder<'_> {
             return None;
         }
         Some((layers, kind))
+    }
+
+    /// By kind: how many kinds its matmuls depend on. Layers are numbered in the order in which they depend on each
+    /// other, which before optimisation is not that of the text.
+    fn kinds_before(&self, kinds: &[(usize, Vec<Vec<u32>>)]) -> Vec<u32> {
+        let mut own: HashMap<u32, usize, BuildMix> = HashMap::default();
+        for (kind, (_, groups)) in kinds.iter().enumerate() {
+            own.extend(groups.iter().flatten().map(|node| (*node, kind)));
+        }
+        // By node: a bit for each kind that it depends on.
+        let mut depends = vec![0u32; self.graph.nodes.len()];
+        let mut found = vec![0u32; kinds.len()];
+        for at in (0..depends.len()).filter(|at| self.is_forward(*at)) {
+            let operands = self.graph.operands(at as u32).iter();
+            let read = operands.fold(0, |all, own| all | depends[*own as usize]);
+            depends[at] = read;
+            if let Some(kind) = own.get(&(at as u32)) {
+                found[*kind] |= read & !(1 << kind);
+                depends[at] |= 1 << kind;
+            }
+        }
+        found.into_iter().map(u32::count_ones).collect()
     }
 
     /// The most of these groups that depend on each other: two stacks of layers of which neither reads the other,

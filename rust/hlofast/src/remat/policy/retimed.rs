@@ -26,6 +26,15 @@ use std::ops::Range;
 /// Values of fewer bytes are not waited for.
 const LARGE: i64 = 1 << 24;
 
+/// A row of the optimizer.
+#[derive(Default)]
+struct Update {
+    /// The first step after which it can run.
+    first: u32,
+    /// Bytes of the largest gradient that it reads and that is made earlier than in the text.
+    read: i64,
+}
+
 /// By step: the step after which its row runs if layers are checkpointed, in the order of the text where
 /// this is the same. `starts` are the steps at which the backward parts of the layers start, `steps`
 /// those of the nodes. Deferred rows run as soon as their operands are known, if there are `freeing`
@@ -69,6 +78,7 @@ pub fn new_steps(
     // By node: the first step at which its value can be there, and whether deferred work makes it.
     let mut ready = vec![0u32; graph.nodes.len()];
     let mut is_moved = vec![false; graph.nodes.len()];
+    let mut updates: HashMap<Row, Update, BuildMix> = HashMap::default();
     let operands = |at: usize| graph.operands(at as u32).iter().map(|own| *own as usize);
     // By row that has moved: its new step.
     let mut moved: HashMap<Row, u32, BuildMix> = HashMap::default();
@@ -78,6 +88,13 @@ pub fn new_steps(
         let follows = before().any(|own| is_moved[own]);
         if !is_heavy(node.opcode) || node.element.is_some() {
             (ready[at], is_moved[at]) = (first, follows);
+            if phase(node.outer) == Phase::Optimizer && steps[at] > back {
+                let own = updates.entry(node.outer).or_default();
+                own.first = own.first.max(first);
+                let read =
+                    operands(at).filter(|own| is_moved[*own] && is_heavy(graph.nodes[*own].opcode));
+                own.read = read.map(|own| bytes[own]).max().unwrap_or(0).max(own.read);
+            }
             continue;
         }
         let layer = layers.of_row(node.row);
@@ -101,6 +118,18 @@ pub fn new_steps(
         }
         let own = moved.entry(node.outer).or_insert(0);
         *own = (*own).max(ready[at]);
+    }
+    // A row of the optimizer that reads a whole gradient and writes its device's part runs as soon as it can.
+    let made = |row: Row| {
+        let shapes = module.shapes();
+        let shape = module.shape(row);
+        let each = shapes.tuple(shape).unwrap_or(std::slice::from_ref(&shape));
+        each.iter().filter_map(|own| shapes.logical_bytes(*own)).sum::<u64>()
+    };
+    for (row, own) in updates {
+        if own.read >= LARGE && u64::try_from(own.read).is_ok_and(|read| made(row) <= read / 2) {
+            moved.insert(row, own.first);
+        }
     }
     // Rows that only move values or repeat cheap work come with what reads them.
     let rows = graph.rows();

@@ -14,7 +14,7 @@ use super::graph::Graph;
 use super::groups::chain;
 use super::layered::Layers;
 use super::origins::{Origin, parameter_of};
-use super::run_order::{Gathered, MANY};
+use super::run_order::{Gathered, MANY, MOST_IN_RING};
 use super::scans::is_rearrangement;
 use super::stepped::Held;
 use crate::cost::matmul::contraction;
@@ -164,7 +164,7 @@ fn gathered_from_all(module: &Module, graph: &Graph, origins: &[Origin]) -> Vec<
         let whole = module.shape(row);
         let ways = elements(whole)?.checked_div(elements(graph.nodes[part as usize].shape)?)?;
         let bytes = i64::try_from(shapes.logical_bytes(whole)?).ok()?;
-        let is_whole = ways == devices && ways >= MANY;
+        let is_whole = ways == devices && (MANY..=MOST_IN_RING).contains(&ways);
         let adds_up =
             is_contracted(module, graph, product, [whole, graph.nodes[part as usize].shape]);
         is_whole.then_some(Gathered { product, weight, bytes, ways, adds_up })

@@ -20,6 +20,9 @@ use hashbrown::HashMap;
 /// Devices from which weights are gathered one after another, and not in one exchange. Fitted on the
 /// programs of `benches/policy_accuracy.py`, of which some gather from 2 and others from 4 or more.
 pub const MANY: i64 = 4;
+/// The most devices around which XLA makes a ring for the weights of an entry computation. Of libtpu 0.0.42: programs for
+/// 8 and 32 devices have rings, those for 64 (`drawn116`, `drawn122`, `drawn128`, `drawn146`) have none.
+pub const MOST_IN_RING: i64 = 32;
 /// Limit on the nodes between a value and what it is made from.
 const MOST_STEPS: usize = 16;
 /// Limit on the operands of a node that are looked at.
@@ -46,7 +49,12 @@ impl Transfers {
             2..MANY => Transfers::Few,
             // XLA then adds up gradients of weights in loops around a ring, and puts these last
             // (`layer_order.rs`).
-            ways if is_entry && u64::try_from(ways) == Ok(local.devices) => Transfers::All,
+            MANY..=MOST_IN_RING
+                if is_entry
+                    && ways.and_then(|own| u64::try_from(own).ok()) == Some(local.devices) =>
+            {
+                Transfers::All
+            }
             MANY.. => Transfers::Many,
         }
     }
