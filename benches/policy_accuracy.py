@@ -337,10 +337,9 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
             found_peaks = {} if policies is None else {"none": policies.peak}
             if suffix == ".none":
                 found_peaks["none"] = module.memory().hbm_peak
-            for policy, called in policy_texts.BUILT_IN.items():
-                if policies is None or (program, policy) not in peaks:
-                    continue
-                if called in policies._unknown:
+            compiled = [own for own in policy_texts.BUILT_IN.items() if (program, own[0]) in peaks]
+            for policy, called in compiled:
+                if policies is None or called in policies._unknown:
                     continue
                 found_peaks[policy] = policies.policy(called).peak
                 if program.endswith("_each"):
@@ -358,6 +357,7 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
             if name == "drawn":
                 number = int(re.sub(r"\D", "", program))
                 part = "fitted" if number in policy_texts.FITTED_DRAWS else "held out"
+                part = f"Python loops, {part}" if number in policy_texts.LOOP_DRAWS else part
                 part = "fewer layers" if program.endswith("_short") else part
             known.setdefault(f"{label}, {part}", []).extend(
                 abs(own / peaks[program, policy] - 1)

@@ -52,6 +52,9 @@ def policies(program):
         # XLA combines the gathers of all layers' weights: each result is one of them. The biases at the end of a layer are
         # its own: 47 % too high without.
         ("drawn122_short", "nothing", 0.06),
+        # Layers in the body of a loop over parts of the batch: not modelled without.
+        ("drawn146_short", "nothing", 0.06),
+        ("drawn146_short", "dots", 0.06),
     ],
 )
 def test_peaks_are_those_that_xla_needs(program, policy, most):
@@ -65,3 +68,9 @@ def test_layers_of_a_decoder_read_what_an_encoder_has_made():
     for policy, most in (("plain_dots", 0.0), ("nothing", 0.03)):
         again = own.policy(policy_texts.BUILT_IN[policy]).recomputed_flops
         assert again == pytest.approx(RECORDS["drawn122_short", policy]["again"], rel=most)
+
+
+@pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
+def test_layers_in_a_loop_over_parts_of_a_batch_run_again_in_each(policy):
+    again = policies("drawn146_short").policy(policy_texts.BUILT_IN[policy]).recomputed_flops
+    assert again == RECORDS["drawn146_short", policy]["again"]
