@@ -29,8 +29,10 @@ use super::units::Unit;
 use super::{Fate, LEAST, Outcome, Savable, SavableKind};
 use crate::cost::Backend;
 use crate::flow::is_compiler_clone;
+use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use forms::Kept;
+use hashbrown::HashSet;
 use rerun::Again;
 use std::ops::RangeInclusive;
 
@@ -384,7 +386,9 @@ impl Unrolled {
     ) -> Vec<(u32, (i64, i64))> {
         let again = self.again(fates);
         let prefixes = self.account(&again, fates, bytes, outcome);
-        again.heavy.iter().for_each(|nodes| self.price(module, nodes, (prices, &flops), outcome));
+        let sums = self.combined_elements(module);
+        let prices = (prices, &flops, &sums);
+        again.heavy.iter().for_each(|nodes| self.price(module, nodes, prices, outcome));
         prefixes
     }
 
@@ -427,8 +431,9 @@ impl Unrolled {
                 bytes.add(own.rest.clone(), -own.bytes);
             }
         }
+        let late = self.computed_late();
         for own in self.kept_values(again) {
-            self.keep(again, &own, bytes, outcome);
+            self.keep(again, &own, late.contains(&own.at), (bytes, outcome));
         }
         for (number, nodes) in (0u32..).zip(&self.members) {
             let fate = fates.get(number as usize).copied().unwrap_or_default();
@@ -480,6 +485,7 @@ impl Unrolled {
         // What the text recomputes stays where it is.
         let is_remade =
             |node: &u32| self.remade.as_ref().is_some_and(|own| own.twin[*node as usize].is_some());
+        let inside = self.inside_exponentials(again);
         let mut prefixes = Vec::new();
         for (nodes, start) in again.heavy.iter().zip(&self.starts) {
             let new: Vec<u32> = nodes.iter().copied().filter(|node| !is_remade(node)).collect();
@@ -488,7 +494,7 @@ impl Unrolled {
                     bytes.add(*start..=last, self.bytes[*node as usize]);
                 }
             }
-            prefixes.push((*start, self.prefix(again, &new)));
+            prefixes.push((*start, self.prefix(again, &new, &inside)));
         }
         prefixes
     }
@@ -532,7 +538,13 @@ impl Unrolled {
     }
 
     /// Accounts for a value that is kept for recomputation or for backward work.
-    fn keep(&self, again: &Again, own: &Kept, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
+    fn keep(
+        &self,
+        again: &Again,
+        own: &Kept,
+        is_late: bool,
+        (bytes, outcome): (&mut Changes<'_>, &mut Outcome),
+    ) {
         let size = self.bytes[own.at];
         // Nothing holds the copies to the host and back to their layers, so the compiler leaves most
         // of the values of unrolled layers in device memory while the peak lasts.
@@ -542,38 +554,41 @@ impl Unrolled {
             outcome.kept = outcome.kept.saturating_add(size);
         }
         let from = own.end.map_or(self.steps[own.at], |end| end.saturating_add(1));
-        let from = self.computed_late(own).unwrap_or(from);
+        let start = self.layer[own.at].filter(|_| is_late).map(|own| self.starts[own as usize]);
+        let from = start.unwrap_or(from);
         if from <= own.until {
             bytes.add(from..=own.until, size);
         }
     }
 
-    /// The first step of the backward part that reads kept scores of attention which are as wide as their
-    /// exponentials. XLA computes these in the fusion that writes the exponentials, once for their maxima and once
-    /// more, because writing them would take as long. So nothing in the forward pass reads what is kept, and XLA computes
-    /// it when the backward part needs it.
-    fn computed_late(&self, own: &Kept) -> Option<u32> {
-        let is_inside = |node: u32| !self.graph.copies(node).is_empty();
-        let layer = self.layer[own.at].filter(|_| self.is_scheduled && own.end.is_none())?;
-        let its = |other: &&InLayer| other.softmax.product as usize == own.at;
-        let softmax = self.softmaxes.iter().find(its)?.softmax;
-        let is_wide = self.bytes[own.at] >= self.bytes[softmax.exponentials as usize];
-        (is_wide && is_inside(softmax.product)).then(|| self.starts[layer as usize])
+    /// Scores of attention that are as wide as their exponentials. XLA computes these in the fusion that writes the
+    /// exponentials, once for their maxima and once more, because writing them would take as long. So nothing in the
+    /// forward pass reads what a policy keeps of them, and XLA computes it when the backward part needs it.
+    fn computed_late(&self) -> HashSet<usize, BuildMix> {
+        let own = self.softmaxes.iter().map(|own| &own.softmax).filter(|own| {
+            let product = own.product as usize;
+            let is_wide = self.bytes[product] >= self.bytes[own.exponentials as usize];
+            is_wide && self.ends[product].is_none() && !self.graph.copies(own.product).is_empty()
+        });
+        own.filter(|_| self.is_scheduled).map(|own| own.product as usize).collect()
     }
 
-    /// Bytes while a layer is recomputed: the most, and those that its backward part still needs.
-    fn prefix(&self, again: &Again, nodes: &[u32]) -> (i64, i64) {
-        // The fusion that writes the exponentials of a softmax has its product inside, as in the forward pass, and what
-        // it writes is in `account_softmax`.
+    /// The products that the fusions which write the exponentials of softmaxes have inside, as in the forward pass;
+    /// what these write is in `account_softmax`.
+    fn inside_exponentials(&self, again: &Again) -> HashSet<u32, BuildMix> {
         let is_written = |own: &&InLayer| {
             let exponentials = own.softmax.exponentials;
             let is_needed = again.last[exponentials as usize].is_some();
             own.softmax.is_written && is_needed && self.is_again(again, exponentials)
         };
-        let inside = self.softmaxes.iter().filter(|_| self.remade.is_none()).filter(is_written);
-        let inside = inside.map(|own| own.softmax.product);
-        let inside: Vec<u32> = inside.filter(|own| self.ends[*own as usize].is_none()).collect();
-        let values = nodes.iter().filter(|node| !inside.contains(node)).map(|node| {
+        let own = self.softmaxes.iter().filter(|_| self.remade.is_none()).filter(is_written);
+        let own = own.map(|own| own.softmax.product);
+        own.filter(|own| self.ends[*own as usize].is_none()).collect()
+    }
+
+    /// Bytes while a layer is recomputed: the most, and those that its backward part still needs.
+    fn prefix(&self, again: &Again, nodes: &[u32], inside: &HashSet<u32, BuildMix>) -> (i64, i64) {
+        let values = nodes.iter().filter(|node| !inside.contains(*node)).map(|node| {
             let at = *node as usize;
             (*node, self.bytes[at], again.last[at].is_none().then_some(again.read_by[at]))
         });

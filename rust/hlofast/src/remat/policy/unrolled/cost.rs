@@ -1,19 +1,37 @@
 //! What it costs to run values of unrolled layers again.
 
 use super::Unrolled;
+use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row, ShapeId};
 use crate::remat::policy::passes;
 use crate::remat::policy::price::Prices;
 use crate::remat::policy::softmax::InLayer;
 use crate::remat::policy::{Outcome, is_collective};
+use hashbrown::HashMap;
+
+/// By combined collective: the elements of its results.
+type Elements = HashMap<u32, u64, BuildMix>;
 
 impl Unrolled {
+    /// The elements of the results of collectives that XLA has combined: each takes its part of the time.
+    pub fn combined_elements(&self, module: &Module) -> Elements {
+        let mut sums = Elements::default();
+        for (number, node) in (0u32..).zip(&self.graph.nodes) {
+            let own = self.graph.combined_of(number).zip(elements(module, node.shape));
+            if let Some((whole, count)) = own {
+                let sum = sums.entry(whole).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
+        sums
+    }
+
     /// Adds the cost of what runs again.
     pub fn price(
         &self,
         module: &Module,
         nodes: &[u32],
-        (prices, flops): (&Prices<'_>, impl Fn(Row) -> Option<i64>),
+        (prices, flops, sums): (&Prices<'_>, impl Fn(Row) -> Option<i64>, &Elements),
         outcome: &mut Outcome,
     ) {
         let mut outer: Vec<Row> = Vec::new();
@@ -24,7 +42,9 @@ impl Unrolled {
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             if let Some(whole) = self.graph.combined_of(*number) {
                 let row = self.graph.nodes[whole as usize].row;
-                let share = share(module, module.shape(row), node.shape);
+                let own = elements(module, node.shape);
+                let share =
+                    own.zip(sums.get(&whole)).map(|(own, sum)| own as f64 / (*sum).max(1) as f64);
                 let sent = prices.wire_bytes(module, row).zip(share);
                 let sent = sent.map(|(sent, share)| (sent as f64 * share) as i64);
                 outcome.send(prices.collective_of(row), sent);
@@ -70,10 +90,6 @@ impl Unrolled {
     }
 }
 
-/// The part that a result has in the elements of all results of a row.
-fn share(module: &Module, all: ShapeId, own: ShapeId) -> Option<f64> {
-    let shapes = module.shapes();
-    let count = |shape: ShapeId| shapes.array(shape)?.elements();
-    let sum = shapes.tuple(all)?.iter().map(|own| count(*own)).sum::<Option<u64>>()?;
-    Some(count(own)? as f64 / sum.max(1) as f64)
+fn elements(module: &Module, shape: ShapeId) -> Option<u64> {
+    module.shapes().array(shape)?.elements()
 }
