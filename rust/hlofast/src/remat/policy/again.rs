@@ -104,7 +104,9 @@ impl<'a> Again<'a> {
             states[*node as usize].need(end_of(*last), 0);
         }
         for stack in scan.stacks.iter().filter(|stack| stack.is_read) {
-            let is_light = is_light(scan, fixed, stack.node, &states);
+            // Exponentials are computed anew where they are read, and not copied.
+            let is_softmax = || fixed.softmaxes.iter().any(|own| own.exponentials == stack.node);
+            let is_light = is_light(scan, fixed, stack.node, &states) && !is_softmax();
             for read in &stack.reads {
                 let last = match &read.copies {
                     // Gradients that wait need the value for longer than a copy of it lives.
@@ -338,6 +340,9 @@ impl<'a> Again<'a> {
         }
         if product.is_kept() || !is_light(own.weights) {
             return;
+        }
+        if !own.writes_gradient {
+            bytes.add(own.gradient..=own.gradient, -size(own.weights));
         }
         if !own.is_in_kernel && !self.is_early(own) {
             // The product by the weights runs next, to free them. In the text it may wait, as stacks are in memory anyway.

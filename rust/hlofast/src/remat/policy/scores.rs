@@ -77,6 +77,11 @@ pub fn with_scores(
         return fixed;
     }
     for (own, scan) in fixed.iter_mut().zip(scans) {
+        // Beside a kernel, libtpu 0.0.42 for v5e lets the products that read the gradient of the scores compute it.
+        let is_v5e = chip == Some(Chip::V5e);
+        own.softmaxes
+            .iter_mut()
+            .for_each(|own| own.writes_gradient = !(is_v5e && own.is_in_kernel));
         own.scores = scores(module, scan, own, timeline, chip);
         own.scores.retain(|own| is_scheduled || own.is_single);
     }

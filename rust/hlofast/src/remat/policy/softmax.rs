@@ -3,7 +3,7 @@
 //! Where the scores are the product as it is (`bqhd,bkhd->bhqk`), one fusion makes the weights and the gradient of
 //! the scores, if both end in a conversion to 16 bits; else one makes the weights and their gradient. It computes from
 //! the exponentials if anything but a conversion lies between the product and the softmax (a mask, a scale), else from
-//! the product in its own type. For v5e, a kernel makes both the softmax and its product of scores without a mask
+//! the product in its own type. A kernel may make both the softmax and its product of scores without a mask
 //! (`online-softmax`). Where they are the product with its dimensions in another order
 //! (`bqghd,bkgd->bghqk`), each reader makes what it needs from the product. `tests/fixtures/make_softmaxes.py`
 //! compiles the cases.
@@ -40,9 +40,11 @@ pub struct Softmax {
     pub is_written: bool,
     /// The node of the product that reads the weights, or of a kernel.
     pub mixed: Option<u32>,
-    /// Whether a kernel computes that product from the scores (`online-softmax` of libtpu for v5e). Then no fusion
-    /// writes the weights.
+    /// Whether a kernel computes that product from the scores (`online-softmax` of libtpu). Then no fusion writes the
+    /// weights.
     pub is_in_kernel: bool,
+    /// Whether the gradient of the scores is written (`scores.rs`).
+    pub writes_gradient: bool,
     /// Whether one fusion makes the weights and the gradient of the scores, so that both are in memory at its end.
     pub has_shared_fusion: bool,
     /// Whether what leads to the gradient of the scores needs the product besides the exponentials.
@@ -116,6 +118,7 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> (Vec<Softmax>, Vec<Softmax>) {
             mixed,
             is_in_kernel: mixed
                 .is_some_and(|own| body.nodes[own as usize].opcode == Opcode::CustomCall),
+            writes_gradient: true,
             is_written: is_written(module, body, node),
             has_shared_fusion: ends_in_conversion(module, body, (product, node), &ways, || {
                 let rows = exponentials.readers.iter().filter(|own| !own.1).map(|own| own.0);
@@ -255,6 +258,7 @@ impl Passes<'_> {
             weights,
             mixed,
             is_in_kernel: false,
+            writes_gradient: true,
             is_written: is_written(module, graph, exponentials),
             has_shared_fusion: ends_in_conversion(
                 module,

@@ -29,10 +29,8 @@ use super::units::Unit;
 use super::{Fate, LEAST, Outcome, Savable, SavableKind};
 use crate::cost::Backend;
 use crate::flow::is_compiler_clone;
-use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use forms::Kept;
-use hashbrown::HashSet;
 use rerun::Again;
 use std::ops::RangeInclusive;
 
@@ -431,9 +429,8 @@ impl Unrolled {
                 bytes.add(own.rest.clone(), -own.bytes);
             }
         }
-        let late = self.computed_late();
         for own in self.kept_values(again) {
-            self.keep(again, &own, late.contains(&own.at), (bytes, outcome));
+            self.keep(again, &own, bytes, outcome);
         }
         for (number, nodes) in (0u32..).zip(&self.members) {
             let fate = fates.get(number as usize).copied().unwrap_or_default();
@@ -485,7 +482,6 @@ impl Unrolled {
         // What the text recomputes stays where it is.
         let is_remade =
             |node: &u32| self.remade.as_ref().is_some_and(|own| own.twin[*node as usize].is_some());
-        let inside = self.inside_exponentials(again);
         let mut prefixes = Vec::new();
         for (nodes, start) in again.heavy.iter().zip(&self.starts) {
             let new: Vec<u32> = nodes.iter().copied().filter(|node| !is_remade(node)).collect();
@@ -494,7 +490,7 @@ impl Unrolled {
                     bytes.add(*start..=last, self.bytes[*node as usize]);
                 }
             }
-            prefixes.push((*start, self.prefix(again, &new, &inside)));
+            prefixes.push((*start, self.prefix(again, &new)));
         }
         prefixes
     }
@@ -538,13 +534,7 @@ impl Unrolled {
     }
 
     /// Accounts for a value that is kept for recomputation or for backward work.
-    fn keep(
-        &self,
-        again: &Again,
-        own: &Kept,
-        is_late: bool,
-        (bytes, outcome): (&mut Changes<'_>, &mut Outcome),
-    ) {
+    fn keep(&self, again: &Again, own: &Kept, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
         let size = self.bytes[own.at];
         // Nothing holds the copies to the host and back to their layers, so the compiler leaves most
         // of the values of unrolled layers in device memory while the peak lasts.
@@ -554,41 +544,14 @@ impl Unrolled {
             outcome.kept = outcome.kept.saturating_add(size);
         }
         let from = own.end.map_or(self.steps[own.at], |end| end.saturating_add(1));
-        let start = self.layer[own.at].filter(|_| is_late).map(|own| self.starts[own as usize]);
-        let from = start.unwrap_or(from);
         if from <= own.until {
             bytes.add(from..=own.until, size);
         }
     }
 
-    /// Scores of attention that are as wide as their exponentials. XLA computes these in the fusion that writes the
-    /// exponentials, once for their maxima and once more, because writing them would take as long. So nothing in the
-    /// forward pass reads what a policy keeps of them, and XLA computes it when the backward part needs it.
-    fn computed_late(&self) -> HashSet<usize, BuildMix> {
-        let own = self.softmaxes.iter().map(|own| &own.softmax).filter(|own| {
-            let product = own.product as usize;
-            let is_wide = self.bytes[product] >= self.bytes[own.exponentials as usize];
-            is_wide && self.ends[product].is_none() && !self.graph.copies(own.product).is_empty()
-        });
-        own.filter(|_| self.is_scheduled).map(|own| own.product as usize).collect()
-    }
-
-    /// The products that the fusions which write the exponentials of softmaxes have inside, as in the forward pass;
-    /// what these write is in `account_softmax`.
-    fn inside_exponentials(&self, again: &Again) -> HashSet<u32, BuildMix> {
-        let is_written = |own: &&InLayer| {
-            let exponentials = own.softmax.exponentials;
-            let is_needed = again.last[exponentials as usize].is_some();
-            own.softmax.is_written && is_needed && self.is_again(again, exponentials)
-        };
-        let own = self.softmaxes.iter().filter(|_| self.remade.is_none()).filter(is_written);
-        let own = own.map(|own| own.softmax.product);
-        own.filter(|own| self.ends[*own as usize].is_none()).collect()
-    }
-
     /// Bytes while a layer is recomputed: the most, and those that its backward part still needs.
-    fn prefix(&self, again: &Again, nodes: &[u32], inside: &HashSet<u32, BuildMix>) -> (i64, i64) {
-        let values = nodes.iter().filter(|node| !inside.contains(*node)).map(|node| {
+    fn prefix(&self, again: &Again, nodes: &[u32]) -> (i64, i64) {
+        let values = nodes.iter().map(|node| {
             let at = *node as usize;
             (*node, self.bytes[at], again.last[at].is_none().then_some(again.read_by[at]))
         });
