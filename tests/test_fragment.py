@@ -189,9 +189,9 @@ def test_the_command_line_says_what_it_reads(tmp_path: Path) -> None:
         assert hlofast_command(verb, path).returncode == 0, verb
     shown = document("summary", path)["results"][0]
     assert shown["notes"][0]["code"] == "fragment"
-    for verb in ("memory", "remat", "report"):
-        extra = ("-o", tmp_path / "page.html") if verb == "report" else ()
-        refused = hlofast_command(verb, path, *extra)
+    extra = {"report": ("-o", tmp_path / "page.html"), "what-if": ("--batch", "2x")}
+    for verb in ("memory", "remat", "report", "what-if"):
+        refused = hlofast_command(verb, path, *extra.get(verb, ()))
         assert refused.returncode == 3, verb
         assert re.search("fragment is unknown", refused.stderr), verb
 

@@ -44,6 +44,20 @@ def test_exponentials_weights_and_gradient_are_in_memory_together(
     assert before == pytest.approx(truth, rel=0.05)
 
 
+@pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
+@pytest.mark.parametrize(
+    ("form", "chip"),
+    [("scaled", "v5e"), ("scaled", "v5p"), *(("encoder", chip) for chip in ("v5e", "v5p", "v6e"))],
+)
+def test_weights_are_made_beside_their_gradient_or_in_a_kernel(
+    texts: dict[str, bytes], form: str, chip: str, policy: str
+) -> None:
+    program = f"{form}_{chip}"
+    truth = RECORDS[program, policy]["peak"]
+    peak = policies_of(texts, program).policy(policy_texts.BUILT_IN[policy]).peak
+    assert peak == pytest.approx(truth, rel=0.06 if form == "encoder" else 0.11)
+
+
 @pytest.mark.parametrize("chip", ["v5p", "v6e"])
 def test_without_a_mask_the_product_takes_the_place_of_exponentials(
     texts: dict[str, bytes], chip: str

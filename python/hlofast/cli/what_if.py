@@ -6,6 +6,7 @@ from hlofast._context import MeshMisfitError
 from hlofast._files import replacing
 from hlofast._what_if import WhatIf
 from hlofast.cli import DONE, UNREADABLE, inputs, pages, policies, results
+from hlofast.errors import FragmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
                 offload=arguments.offload or (),
             )
             result.facts  # noqa: B018 - raises where sizes exceed 64 bits, before anything is shown.
+        except FragmentError:
+            raise
         except (ValueError, OverflowError) as error:
             message = f"{loaded.path}: {loaded.module.name}: {error}"
             raise results.UnusableError(message) from None
