@@ -130,15 +130,17 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.phases = vec![Phase::Forward];
         sites.push(site);
     }
-    for (reader, residual) in kept_twice(program, &products, &residuals) {
+    let twice = kept_twice(program, &products, &residuals);
+    for (reader, residual) in twice.iter().copied() {
         let held = size(residual.bytes);
+        // All of its bytes go, of an f32 value half.
         if held < LEAST || held.saturating_mul(2) < total / LEAST_PART {
             continue;
         }
         let mut site = Site::new(reader).sum("kept_bytes", held).common("residual_bytes", total);
         site.evidence = vec![residual.made_by, residual.uses.1];
         site.bytes = Some(held);
-        site.change.resized = spared(module, residual, &residuals);
+        site.change.resized = spared(module, residual, (&twice, &residuals));
         site.key = TWICE | u64::from(residual.shape.0);
         site.is_anywhere = true;
         site.phases = vec![Phase::Forward];
@@ -566,7 +568,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     if site.key & TWICE != 0 {
         return format!(
             "{} {} kept from forward to backward twice, as the program also converts {} to f32 for a matmul: {}, \
-             {} of the {} of all residuals{}{}",
+             {} of the {} of all residuals{}; a matmul that reads the 16-bit value keeps one of them{}",
             counted(site.places, "activation", "activations"),
             form(site.places, "is", "are"),
             form(site.places, "it", "them"),
@@ -574,9 +576,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
             percent(kept, total),
             bytes(total),
             program.together(),
-            site.peak()
-                .map(|peak| format!("; the peak of memory falls by {}", bytes(peak)))
-                .unwrap_or_default(),
+            site.peak().map(|peak| falls(peak, ["", ""])).unwrap_or_default(),
         );
     }
     format!(
@@ -588,17 +588,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         percent(kept, total),
         bytes(total),
         program.together(),
-        site.peak().map(falls).unwrap_or_default(),
+        site.peak()
+            .map(|peak| falls(peak, ["at least ", ", with the f32 values of a layer"]))
+            .unwrap_or_default(),
     )
 }
 
 /// By how much the peak falls.
-fn falls(peak: u64) -> String {
+fn falls(peak: u64, [bound, with]: [&str; 2]) -> String {
     match peak {
         0 => "; the peak of memory is where other values are live, and stays".to_owned(),
-        peak => format!(
-            "; the peak of memory falls by at least {}, with the f32 values of a layer",
-            bytes(peak)
-        ),
+        peak => format!("; the peak of memory falls by {bound}{}{with}", bytes(peak)),
     }
 }

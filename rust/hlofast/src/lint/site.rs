@@ -278,8 +278,9 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
     merged
 }
 
-/// How much less XLA allocates, where that is not what the peak falls by: between the values of a heap lie gaps,
-/// whose size changes with the values. What they are in another schedule cannot be told.
+/// How much less XLA allocates, where that is not what the peak falls by, and the gaps of the heap where they are
+/// large: between the values of a heap lie gaps, whose size changes with the values. What they are in another schedule
+/// cannot be told. None if the heap is not known.
 fn packed(falls: Falls) -> Option<String> {
     let allocated = falls.allocated?;
     let most = falls.peak.max(allocated);
@@ -294,13 +295,13 @@ fn packed(falls: Falls) -> Option<String> {
     let gaps = falls.gaps.filter(|gaps| most > 0 && *gaps > most / LOOSE_PART);
     let loose = gaps.map(|gaps| {
         let size = bytes(gaps);
-        format!("; the heap now has {size} of gaps, and if XLA then runs the step in another order, more or fewer")
+        format!("; the heap has {size} of gaps now, which change if XLA then schedules the step differently")
     });
     let packed = if differs { packed } else { String::new() };
     Some(packed + &loose.unwrap_or_default())
 }
 
-/// Messages name the gaps that a heap has from this part of the figure on.
+/// Messages name the gaps of a heap if they exceed this part of the figure.
 const LOOSE_PART: u64 = 5;
 /// Messages leave out gaps of less than this part of the figure.
 const GAP_PART: u64 = 20;

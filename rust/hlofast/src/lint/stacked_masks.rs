@@ -32,7 +32,7 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Arrays,
     find,
     message,
-    remedy: "compute the mask and apply it in one function under jax.checkpoint(..., \
+    remedy: "compute the mask, or the value, and apply it in one function under jax.checkpoint(..., \
              prevent_cse=False), whose arguments are the values and what the mask is computed from: \
              jax.checkpoint(lambda scores, step: jnp.where(mask_of(step), scores, -1e30), \
              prevent_cse=False); JAX then saves what the mask is computed from and \

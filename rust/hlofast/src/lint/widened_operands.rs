@@ -11,7 +11,7 @@ use super::program::Program;
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
-use crate::ir::{ElementKind, Module, Opcode, Row};
+use crate::ir::{ElementKind, Module, Opcode, Row, ShapeId};
 use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind};
 use std::collections::{HashMap, HashSet};
@@ -22,7 +22,11 @@ const MOST_TERMS: u32 = 64;
 const CONVERSION: &[u8] = b"convert_element_type";
 
 fn is_16_bit(module: &Module, row: Row) -> bool {
-    let array = module.shapes().array(module.shape(row));
+    has_16_bits(module, module.shape(row))
+}
+
+fn has_16_bits(module: &Module, shape: ShapeId) -> bool {
+    let array = module.shapes().array(shape);
     array.is_some_and(|own| {
         own.element_type.kind() == ElementKind::Float && own.element_type.bits() == 16
     })
@@ -167,8 +171,14 @@ fn spreads(opcode: Opcode) -> bool {
     converts(opcode) || opcode == Opcode::Broadcast
 }
 
-/// The 16-bit stacks that hold what another one holds, with the matmul whose f32 operand this is in the program: JAX keeps a
-/// value and its conversion to f32, and the compiler narrows the conversion, which only matmuls read.
+/// Where the program writes `row`; None if the text does not tell.
+fn known<'a>(program: &'a Program<'_>, row: Row) -> Option<Written<'a>> {
+    let own = program.written(row);
+    (own.0 >= 0 && !own.2.is_empty()).then_some(own)
+}
+
+/// The 16-bit stacks that hold what another one holds, with the matmul whose f32 operand this is in the program: JAX
+/// keeps a value and its conversion to f32, and the compiler narrows the conversion, which only matmuls read.
 pub(super) fn kept_twice<'r>(
     program: &Program<'_>,
     products: &Products<'_>,
@@ -185,20 +195,19 @@ pub(super) fn kept_twice<'r>(
         }
         let sides = (0..2).filter_map(|index| Trail::new(product).operand(module, index));
         for side in sides.filter(|side| varying.is_from_batch(module, side.row)) {
-            readers.entry(program.written(settle(module, side, spreads).row)).or_insert(product);
+            if let Some(key) = known(program, settle(module, side, spreads).row) {
+                readers.entry(key).or_insert(product);
+            }
         }
     }
     let mut seen = HashSet::new();
-    let is_16_bit = |own: &&Residual| {
-        let array = module.shapes().array(own.shape);
-        own.kind == ResidualKind::Activation
-            && array.is_some_and(|own| own.element_type.bits() == 16)
-    };
+    let counts =
+        |own: &&Residual| own.kind == ResidualKind::Activation && has_16_bits(module, own.shape);
     let mut twice = Vec::new();
-    for residual in residuals.iter().filter(is_16_bit) {
+    for residual in residuals.iter().filter(counts) {
         let Some(value) = stacked_value(module, residual) else { continue };
         let key = (residual.place.row, value.row, value.path().to_vec());
-        let reader = readers.get(&program.written(value.row));
+        let reader = known(program, value.row).and_then(|own| readers.get(&own));
         if let Some(reader) = reader.filter(|_| !seen.insert(key)) {
             twice.push((*reader, residual));
         }
@@ -206,12 +215,19 @@ pub(super) fn kept_twice<'r>(
     twice
 }
 
-/// The arrays of the shape of the stack `residual` without it: the account knows arrays by shape, so that each shrinks by
-/// its part.
-pub(super) fn spared(module: &Module, residual: &Residual, all: &[Residual]) -> Vec<Resized> {
-    let count = all.iter().filter(|own| own.shape == residual.shape).count() as u64;
+/// The arrays of the shape of the stack `residual` without `twice`: the account knows arrays by shape, so that each
+/// shrinks by its part.
+pub(super) fn spared(
+    module: &Module,
+    residual: &Residual,
+    (twice, all): (&[(Row, &Residual)], &[Residual]),
+) -> Vec<Resized> {
+    let is_alike = |own: &Residual| own.shape == residual.shape;
+    let count = all.iter().filter(|own| is_alike(own)).count().max(1) as u128;
+    let gone = twice.iter().filter(|own| is_alike(own.1)).count() as u128;
     let bytes = module.shapes().logical_bytes(residual.shape).unwrap_or(0);
-    vec![Resized { shape: residual.shape, bytes: bytes - bytes / count.max(1) }]
+    let left = u128::from(bytes) * count.saturating_sub(gone) / count;
+    vec![Resized { shape: residual.shape, bytes: u64::try_from(left).unwrap_or(bytes) }]
 }
 
 /// The matmul that reads what is computed from the same values as what a loop writes into `residual`, in f32.

@@ -95,6 +95,8 @@ impl Change {
         self.donated.extend(other.donated);
         self.resized.extend(other.resized);
         self.kept.extend(other.kept);
+        self.kept.sort_by(|a, b| (a.row.0, &a.path).cmp(&(b.row.0, &b.path)));
+        self.kept.dedup();
         self.spared.extend(other.spared);
         for alike in other.divided {
             if !self.divided.contains(&alike) {
@@ -128,7 +130,7 @@ impl Change {
     }
 }
 
-/// The node of the array at `place`; None if it is a tuple.
+/// The node of the array at `place`; None if the schedule has no such row.
 fn node(reader: &Reader<'_>, place: &Place) -> Option<u32> {
     let path: Vec<i64> = place.path.iter().rev().map(|index| i64::from(*index)).collect();
     let shape = reader.module.shape(place.row);

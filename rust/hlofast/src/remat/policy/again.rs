@@ -342,15 +342,15 @@ impl<'a> Again<'a> {
             return;
         }
         if !own.writes_gradient {
+            // The gradient of the scores takes as much as the weights.
             bytes.add(own.gradient..=own.gradient, -size(own.weights));
         }
         if !own.is_in_kernel && !self.is_early(own) {
-            // The product by the weights runs next, to free them. In the text it may wait, as stacks are in memory anyway.
             let first = *own.weight_steps().start();
             bytes.add(first..=first, size(own.weights));
         }
-        // The product by the weights runs with the gradient, to free what it reads. In the text it may wait, as stacks
-        // are in memory anyway.
+        // The product by the weights runs with the gradient, to free the weights and what it reads. In the text it may
+        // wait, as stacks are in memory anyway.
         if let Some(last) = product.last().filter(|last| !own.is_written && *last > own.gradient) {
             bytes.add(own.gradient + 1..=last, -size(own.product));
         }

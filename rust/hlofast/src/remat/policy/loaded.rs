@@ -60,15 +60,22 @@ impl Finder<'_> {
         read
     }
 
-    /// The values of the rows that copy the result of `row` into another layout, one after the other.
+    /// The values of the rows that copy the result of `row` into another layout.
     fn copied(&self, row: Row) -> impl Iterator<Item = &LiveValue> {
-        let copy = |row: &Row| {
-            let mut users = self.module.users().get(row.0).iter().map(|user| Row(*user));
-            users.find(|user| matches!(self.module.opcode(*user), Opcode::Copy | Opcode::Bitcast))
-        };
-        let rows = std::iter::successors(copy(&row), copy).take(MOST_REARRANGED as usize);
-        let copies = rows.filter(|row| self.module.opcode(*row) == Opcode::Copy);
-        copies.flat_map(|row| self.numbered(self.by_row.get(&row)))
+        let mut copies = Vec::new();
+        let mut open = vec![row];
+        for _ in 0..MOST_REARRANGED {
+            let Some(at) = open.pop() else { break };
+            for user in self.module.users().get(at.0).iter().map(|user| Row(*user)) {
+                match self.module.opcode(user) {
+                    Opcode::Copy => copies.push(user),
+                    Opcode::Bitcast => {}
+                    _ => continue,
+                }
+                open.push(user);
+            }
+        }
+        copies.into_iter().flat_map(|row| self.numbered(self.by_row.get(&row)))
     }
 
     /// By node of `graph`, which is that of computation `id`: the buffers of its values.

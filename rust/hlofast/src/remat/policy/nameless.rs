@@ -125,8 +125,8 @@ impl Finder<'_> {
         let mut apart: Vec<Vec<u32>> =
             groups.iter_mut().filter_map(|own| self.split(own)).collect();
         if !apart.is_empty() {
-            // They depend on no layer, so XLA may run them in any order. That of the layers is the one in which they are
-            // read.
+            // They depend on no layer, so XLA may run them in any order. That of the layers is the one in which they
+            // are read.
             let readers = self.first_readers();
             apart.iter_mut().for_each(|own| own.sort_by_key(|node| readers[*node as usize]));
         }
@@ -380,7 +380,8 @@ impl Finder<'_> {
         // Work of the last layer that is unlike that of others, for the backward pass alone.
         let mut is_only_read_later = vec![false; count];
         let origins = origins(self.graph);
-        // What the compiler adds, such as conversions, has no name in texts whose other rows have one, and tells nothing.
+        // What the compiler adds, such as conversions, has no name in texts whose other rows have one, and tells
+        // nothing.
         let is_named = |((scope, line, _), ..): &Like| *scope != ScopeTree::ROOT || *line > 0;
         let has_names = inside.iter().any(is_named);
         let tells = |like: &Like| is_named(like) || !has_names;
@@ -403,8 +404,8 @@ impl Finder<'_> {
                 }
                 (None, Some(after)) if !is_first(after) => Some(after),
                 (None, Some(after)) if tells(&like) && inside.contains(&like) => Some(after),
-                // Constants are shared with what precedes the layers, and conversions of weights, which have no names, are
-                // like those in layers.
+                // Constants are shared with what precedes the layers, and conversions of weights, which have no names,
+                // are like those in layers.
                 (None, Some(_)) => {
                     let values = operands().filter(|own| origins[*own] == Origin::Values);
                     values.filter_map(|own| found[own]).max()

@@ -26,6 +26,8 @@ pub fn origins(graph: &Graph) -> Vec<Origin> {
         let of = |operand: &u32| origins[*operand as usize];
         let origin = match operands {
             _ if node.element.is_some() => Origin::Weight,
+            // The operands of a collective that XLA has combined of several are apart.
+            [] if is_collective(node.opcode) => Origin::Values,
             [] if matches!(node.opcode, Opcode::Rng | Opcode::RngBitGenerator) => Origin::Values,
             [] => Origin::Constants,
             _ if operands.iter().all(|operand| of(operand) == Origin::Constants) => {

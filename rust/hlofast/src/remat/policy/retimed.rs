@@ -23,7 +23,7 @@ use crate::memory::{LiveValue, Memory};
 use hashbrown::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Values of fewer bytes are not waited for.
+/// Values of fewer bytes are not waited for and not freed early; as in `waiting.rs`.
 const LARGE: i64 = 1 << 24;
 
 /// A row of the optimizer.
@@ -99,7 +99,7 @@ pub fn new_steps(
         }
         let layer = layers.of_row(node.row);
         let end = next_start(layer).unwrap_or(deferred);
-        // What the loss takes from the logits may wait in a text that XLA had to rematerialise.
+        // What the loss takes from the logits may wait in the text, as it does where XLA had to rematerialise.
         let read = operands(at).map(|own| bytes[own]).max().unwrap_or(0);
         let waits = steps[at] > back
             && phase(node.row) == Phase::Forward
@@ -128,7 +128,7 @@ pub fn new_steps(
     };
     for (row, own) in updates {
         if own.read >= LARGE && u64::try_from(own.read).is_ok_and(|read| made(row) <= read / 2) {
-            moved.insert(row, own.first);
+            moved.entry(row).and_modify(|step| *step = own.first.max(*step)).or_insert(own.first);
         }
     }
     // Rows that only move values or repeat cheap work come with what reads them.
@@ -203,8 +203,8 @@ pub fn retime(memory: &Memory, graph: &Graph, new: &[u32], values: &mut [LiveVal
     changes
 }
 
-/// Whether a product of a gradient frees a larger value of the forward pass. In `unrolled_v6e_8` with nothing saved XLA runs
-/// these at once.
+/// Whether a product of a gradient frees a larger value of the forward pass. In `unrolled_v6e_8` with nothing saved XLA
+/// runs these at once.
 pub fn frees_value(
     graph: &Graph,
     phase: impl Fn(Row) -> Phase,

@@ -20,8 +20,8 @@ use hashbrown::HashMap;
 /// Devices from which weights are gathered one after another, and not in one exchange. Fitted on the
 /// programs of `benches/policy_accuracy.py`, of which some gather from 2 and others from 4 or more.
 pub const MANY: i64 = 4;
-/// The most devices around which XLA makes a ring for the weights of an entry computation. Of libtpu 0.0.42: programs for
-/// 8 and 32 devices have rings, those for 64 (`drawn116`, `drawn122`, `drawn128`, `drawn146`) have none.
+/// The most devices around which XLA makes a ring for the weights of an entry computation. Of libtpu 0.0.42: programs
+/// for 8 and 32 devices have rings, those for 64 (`drawn116`, `drawn122`, `drawn128`, `drawn146`) have none.
 pub const MOST_IN_RING: i64 = 32;
 /// Limit on the nodes between a value and what it is made from.
 const MOST_STEPS: usize = 16;
@@ -161,7 +161,8 @@ pub fn is_in_place(
     let count = array(node).and_then(|own| own.elements());
     // Exponentials that the forward loop stacks.
     let is_wide = |at: u32| {
-        graph.nodes[at as usize].opcode == Opcode::DynamicSlice && bytes(at) > bytes(node)
+        graph.nodes[at as usize].opcode == Opcode::DynamicSlice
+            && bytes(at).zip(bytes(node)).is_some_and(|(own, made)| own > made)
     };
     let (mut is_over_product, mut is_from_wide) = (false, false);
     let mut open: Vec<u32> = graph.operands(node).iter().take(MOST_READ).copied().collect();
@@ -187,7 +188,7 @@ pub fn is_in_place(
             None => open.extend(graph.operands(at).iter().take(MOST_READ)),
         }
     }
-    // XLA writes the gradient of scores over no other value if it computes it from exponentials in a wider type.
+    // XLA writes the gradient of scores over no product if it computes it from exponentials in a wider type.
     is_over_product && !is_from_wide
 }
 

@@ -22,6 +22,8 @@ use std::ops::RangeInclusive;
 const MOST_BETWEEN: usize = 64;
 /// Limit on the users of a node that are looked at.
 const MOST_USERS: usize = 64;
+/// How libtpu names its kernel of a softmax and the product by its weights.
+const KERNEL: &[u8] = b"online-softmax";
 /// The most keys with which XLA makes the exponentials from a product that is kept; with more
 /// it writes scores in their type between them. Of libtpu 0.0.42 for v5e and v5p (`make_softmaxes.py` with 3,072 and
 /// 4,096 positions); for v6e, which no text tells from them, it is 4,096 or more.
@@ -116,8 +118,7 @@ pub fn softmaxes(module: &Module, scan: &Scan) -> (Vec<Softmax>, Vec<Softmax>) {
             exponentials: node,
             weights: weights.node,
             mixed,
-            is_in_kernel: mixed
-                .is_some_and(|own| body.nodes[own as usize].opcode == Opcode::CustomCall),
+            is_in_kernel: mixed.is_some_and(|own| is_kernel(module, body, own)),
             writes_gradient: true,
             is_written: is_written(module, body, node),
             has_shared_fusion: ends_in_conversion(module, body, (product, node), &ways, || {
@@ -340,9 +341,15 @@ fn ends_in_conversion(
 
 /// Whether a fusion without a product is among these rows.
 fn is_apart(module: &Module, graph: &Graph, mut rows: impl Iterator<Item = Row>) -> bool {
-    let multiplies =
-        |row: Row| graph.nodes.iter().any(|own| own.outer == row && own.opcode.is_matmul());
-    rows.any(|row| module.opcode(row) == Opcode::Fusion && !multiplies(row))
+    let matmuls = graph.nodes.iter().filter(|own| own.opcode.is_matmul());
+    let multiplying: HashSet<Row, BuildMix> = matmuls.map(|own| own.outer).collect();
+    rows.any(|row| module.opcode(row) == Opcode::Fusion && !multiplying.contains(&row))
+}
+
+/// Whether a node is libtpu's kernel of a softmax and its product.
+fn is_kernel(module: &Module, graph: &Graph, node: u32) -> bool {
+    let own = &graph.nodes[node as usize];
+    own.opcode == Opcode::CustomCall && module.instruction_name(own.row).starts_with(KERNEL)
 }
 
 /// The first product that multiplies by what cheap work makes of the elements of `product`: by the weights of its
@@ -356,7 +363,7 @@ fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
     while let Some(at) = open.pop() {
         for user in graph.users(at).iter().copied().take(MOST_USERS) {
             let opcode = graph.nodes[user as usize].opcode;
-            if opcode.is_matmul() || opcode == Opcode::CustomCall {
+            if opcode.is_matmul() || is_kernel(module, graph, user) {
                 found = Some(found.map_or(user, |own| own.min(user)));
             } else if elements(user) == count
                 && !is_heavy(opcode)

@@ -30,6 +30,7 @@ use super::{Fate, LEAST, Outcome, Savable, SavableKind};
 use crate::cost::Backend;
 use crate::flow::is_compiler_clone;
 use crate::ir::{Module, Opcode, Row};
+use cost::{Combined, combined_bytes};
 use forms::Kept;
 use rerun::Again;
 use std::ops::RangeInclusive;
@@ -96,6 +97,8 @@ pub struct Unrolled {
     members: Vec<Vec<u32>>,
     /// By savable value: the number of the parameter that its product in one layer multiplies by.
     weights: Vec<Option<u32>>,
+    /// By collective that XLA has combined of several: the bytes of its results.
+    combined: Combined,
     /// Whether the layers are in a loop, whose parameters are not those of the module.
     is_in_loop: bool,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
@@ -137,6 +140,7 @@ impl Unrolled {
             is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
             weights: Vec::new(),
+            combined: combined_bytes(module, &graph),
             is_in_loop,
             remade: None,
             clones: Vec::new(),
@@ -384,9 +388,7 @@ impl Unrolled {
     ) -> Vec<(u32, (i64, i64))> {
         let again = self.again(fates);
         let prefixes = self.account(&again, fates, bytes, outcome);
-        let sums = self.combined_elements(module);
-        let prices = (prices, &flops, &sums);
-        again.heavy.iter().for_each(|nodes| self.price(module, nodes, prices, outcome));
+        again.heavy.iter().for_each(|nodes| self.price(module, nodes, (prices, &flops), outcome));
         prefixes
     }
 

@@ -2,36 +2,37 @@
 
 use super::Unrolled;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Row, ShapeId};
+use crate::ir::{Module, Row};
+use crate::remat::policy::graph::Graph;
 use crate::remat::policy::passes;
 use crate::remat::policy::price::Prices;
 use crate::remat::policy::softmax::InLayer;
 use crate::remat::policy::{Outcome, is_collective};
 use hashbrown::HashMap;
 
-/// By combined collective: the elements of its results.
-type Elements = HashMap<u32, u64, BuildMix>;
+/// By combined collective: the bytes of its results.
+pub type Combined = HashMap<u32, u64, BuildMix>;
+
+/// The bytes of the results of collectives that XLA has combined: each takes its part of the time.
+pub fn combined_bytes(module: &Module, graph: &Graph) -> Combined {
+    let mut sums = Combined::default();
+    for (number, node) in (0u32..).zip(&graph.nodes) {
+        let own = graph.combined_of(number).zip(module.shapes().logical_bytes(node.shape));
+        if let Some((whole, bytes)) = own {
+            let sum = sums.entry(whole).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+    sums
+}
 
 impl Unrolled {
-    /// The elements of the results of collectives that XLA has combined: each takes its part of the time.
-    pub fn combined_elements(&self, module: &Module) -> Elements {
-        let mut sums = Elements::default();
-        for (number, node) in (0u32..).zip(&self.graph.nodes) {
-            let own = self.graph.combined_of(number).zip(elements(module, node.shape));
-            if let Some((whole, count)) = own {
-                let sum = sums.entry(whole).or_default();
-                *sum = sum.saturating_add(count);
-            }
-        }
-        sums
-    }
-
     /// Adds the cost of what runs again.
     pub fn price(
         &self,
         module: &Module,
         nodes: &[u32],
-        (prices, flops, sums): (&Prices<'_>, impl Fn(Row) -> Option<i64>, &Elements),
+        (prices, flops): (&Prices<'_>, impl Fn(Row) -> Option<i64>),
         outcome: &mut Outcome,
     ) {
         let mut outer: Vec<Row> = Vec::new();
@@ -39,12 +40,12 @@ impl Unrolled {
         for number in nodes {
             let node = &self.graph.nodes[*number as usize];
             outcome.again.push(node.row);
-            let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             if let Some(whole) = self.graph.combined_of(*number) {
                 let row = self.graph.nodes[whole as usize].row;
-                let own = elements(module, node.shape);
-                let share =
-                    own.zip(sums.get(&whole)).map(|(own, sum)| own as f64 / (*sum).max(1) as f64);
+                let own = module.shapes().logical_bytes(node.shape);
+                let share = own
+                    .zip(self.combined.get(&whole))
+                    .map(|(own, sum)| own as f64 / (*sum).max(1) as f64);
                 let sent = prices.wire_bytes(module, row).zip(share);
                 let sent = sent.map(|(sent, share)| (sent as f64 * share) as i64);
                 outcome.send(prices.collective_of(row), sent);
@@ -54,6 +55,7 @@ impl Unrolled {
                 outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
                 continue;
             }
+            let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             // A reduction fused with a product takes the time of the product, which may be saved.
             if is_dear || self.products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
@@ -88,8 +90,4 @@ impl Unrolled {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
         }
     }
-}
-
-fn elements(module: &Module, shape: ShapeId) -> Option<u64> {
-    module.shapes().array(shape)?.elements()
 }
