@@ -221,7 +221,7 @@ def test_the_peak_falls_as_promised_where_gaps_grow(name: str, code: str) -> Non
     memory = advice_accuracy.module(name).memory()
     assert memory.allocated_in_hbm is not None and memory.xla_peak is not None
     gaps = memory.allocated_in_hbm - memory.xla_peak
-    assert f"the heap now has {gaps:,} B of gaps" in finding.message
+    assert f"the heap has {gaps:,} B of gaps now" in finding.message
 
 
 def test_f32_streams_of_latents_are_found_by_their_collectives() -> None:

@@ -1,8 +1,10 @@
 """`Table`, and the instruction table through Arrow."""
 
+import copy
 import gc
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -104,6 +106,26 @@ def test_pickle(table: hlofast.Table) -> None:
     assert [again[name].dtype for name in again.columns] == [
         table[name].dtype for name in table.columns
     ]
+
+
+def test_a_table_that_nothing_has_read_is_copied_pickled_and_read_from_threads() -> None:
+    text = (
+        "HloModule m\n\nENTRY e {\n  a = f32[8,8] parameter(0)\n"
+        "  ROOT d = f32[8,8] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n"
+    )
+
+    def fresh() -> hlofast.Table:
+        return hlofast.loads(text).matmuls()
+
+    rows = fresh().to_pylist()
+    assert len(rows) == 1
+    assert copy.copy(fresh()).to_pylist() == rows
+    assert pickle.loads(pickle.dumps(fresh())).to_pylist() == rows
+    assert not hasattr(fresh(), "no_such_name")
+    for _ in range(20):
+        own = fresh()
+        with ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(len, [own] * 8)) == {1}
 
 
 def test_pickle_keeps_floats_of_which_none_is_known() -> None:
