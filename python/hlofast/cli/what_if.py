@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             result.facts  # noqa: B018 - raises where sizes exceed 64 bits, before anything is shown.
         except FragmentError:
-            raise
+            raise  # Not a wrong option: it ends with code 3, as from other verbs.
         except (ValueError, OverflowError) as error:
             message = f"{loaded.path}: {loaded.module.name}: {error}"
             raise results.UnusableError(message) from None

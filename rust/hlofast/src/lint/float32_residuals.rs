@@ -565,32 +565,27 @@ fn is_part_of(opcode: Opcode) -> bool {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let kept = site.figure("kept_bytes");
     let total = site.figure("residual_bytes");
-    if site.key & TWICE != 0 {
-        return format!(
-            "{} {} kept from forward to backward twice, as the program also converts {} to f32 for a matmul: {}, \
-             {} of the {} of all residuals{}; a matmul that reads the 16-bit value keeps one of them{}",
-            counted(site.places, "activation", "activations"),
-            form(site.places, "is", "are"),
-            form(site.places, "it", "them"),
-            bytes(kept),
-            percent(kept, total),
-            bytes(total),
-            program.together(),
-            site.peak().map(|peak| falls(peak, ["", ""])).unwrap_or_default(),
-        );
-    }
+    let (how, remedy, falls_by) = match site.key & TWICE {
+        0 => (
+            "in f32 although most matmuls return 16-bit values",
+            "16-bit values take half of it",
+            ["at least ", ", with the f32 values of a layer"],
+        ),
+        _ => (
+            "twice, as the program also converts the values to f32 for a matmul",
+            "a matmul that reads the 16-bit values keeps them once",
+            ["", ""],
+        ),
+    };
     format!(
-        "{} {} kept from forward to backward in f32 although most matmuls return 16-bit values: \
-         {}, {} of the {} of all residuals{}; 16-bit values take half of it{}",
+        "{} {} kept from forward to backward {how}: {}, {} of the {} of all residuals{}; {remedy}{}",
         counted(site.places, "activation", "activations"),
         form(site.places, "is", "are"),
         bytes(kept),
         percent(kept, total),
         bytes(total),
         program.together(),
-        site.peak()
-            .map(|peak| falls(peak, ["at least ", ", with the f32 values of a layer"]))
-            .unwrap_or_default(),
+        site.peak().map(|peak| falls(peak, falls_by)).unwrap_or_default(),
     )
 }
 

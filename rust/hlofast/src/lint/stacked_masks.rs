@@ -65,7 +65,7 @@ const WORDS: [(u64, &str); 5] = [
     (DEVICE, "the number of the device"),
     (INTEGERS, "small arrays and scalars"),
     (RANDOM, "the key of random numbers"),
-    (FLOATS, "f32 or 16-bit arrays that are much smaller"),
+    (FLOATS, "floating-point arrays that are much smaller"),
 ];
 /// Where the key of a site has the shape of the first stack and the number of the line; below is what masks are
 /// computed from.
@@ -192,7 +192,8 @@ fn without(module: &Module, own: &[&Stack], all: &[Stack]) -> Vec<Resized> {
 }
 
 /// The bytes of what one iteration recomputes: a mask is spread by what uses it, but what is computed with one is an
-/// array. The same values in two types are one, which is recomputed in the narrower one.
+/// array. Of arrays with equal sizes the narrowest alone are taken to be written, and the others to be fused into what
+/// reads them, as in `hybrid.stacked_mask` of `benches/advice_accuracy.py`.
 fn again(module: &Module, own: &[&Stack]) -> u64 {
     let mut values: HashMap<Vec<Dimension>, BTreeMap<u64, u64>> = HashMap::new();
     for stack in own.iter().filter(|own| own.mask.is_some_and(|mask| mask.origins & FLOATS != 0)) {

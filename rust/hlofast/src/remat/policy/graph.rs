@@ -5,6 +5,7 @@
 //! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
 //! row of the text.
 
+mod combined;
 mod keys;
 mod loops;
 
@@ -76,7 +77,7 @@ pub struct Graph {
     pub indices: HashMap<u32, u32, BuildMix>,
     /// By node of a loop of the program that is opened: the loop.
     pub within: HashMap<u32, Row, BuildMix>,
-    /// By collective that XLA has combined from several: what these read, of which each of its results is one.
+    /// By collective that XLA has combined from several (`combined.rs`): what these read, in the order of its results.
     combined: HashMap<u32, Vec<u32>, BuildMix>,
     /// By product in such a loop that is in memory for one iteration only (`inner.rs`): the body that computes it.
     pub passing: HashMap<u32, ComputationId, BuildMix>,
@@ -184,18 +185,6 @@ impl Graph {
     /// The operands of a node.
     pub fn operands(&self, node: u32) -> &[u32] {
         self.operands.get(node)
-    }
-
-    /// The combined collective of which a node is one result.
-    pub fn combined_of(&self, node: u32) -> Option<u32> {
-        self.nodes[node as usize].whole.filter(|own| self.combined.contains_key(own))
-    }
-
-    /// What runs before a node: its operands; before a combined collective those of all that it is combined from,
-    /// and before their results the collective.
-    pub fn runs_after(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
-        let combined = self.combined.get(&node).into_iter().flatten();
-        self.operands(node).iter().chain(combined).copied().chain(self.combined_of(node))
     }
 
     /// The products after the first whose sum a node is, if a loop adds them up.
@@ -566,17 +555,6 @@ impl Builder<'_, '_> {
             self.known.insert(key, node);
         }
         Value::One(node)
-    }
-
-    /// Whether a collective is several that XLA has combined, each result of one operand: gathers of the weights of
-    /// all layers, among others, so that what reads one of them depends on no other layer's.
-    fn is_combined(&self, opcode: Opcode, shape: ShapeId, read: &[u32]) -> bool {
-        use Opcode::{AllGather, AllReduce, CollectivePermute, ReduceScatter};
-        let each = self.module.shapes().tuple(shape).map(<[ShapeId]>::len);
-        matches!(opcode, AllGather | AllReduce | CollectivePermute | ReduceScatter)
-            && !self.opens
-            && read.len() > 1
-            && each == Some(read.len())
     }
 
     /// Notes that the fusion of the product `node` computes it in `row` too.

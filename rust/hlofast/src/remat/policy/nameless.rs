@@ -28,6 +28,8 @@ type Like = (Name, u16, u64);
 struct Finder<'a> {
     module: &'a Module,
     graph: &'a Graph,
+    /// By node: what it is made from.
+    origins: Vec<Origin>,
     names: &'a Layers,
     /// By node: its phase.
     phases: Vec<Phase>,
@@ -53,6 +55,7 @@ pub fn layers(
         names: &names,
         phases: graph.nodes.iter().map(|node| phase(node.row)).collect(),
         layer: vec![None; count],
+        origins: origins(graph),
         before: vec![None; count],
         after: vec![None; count],
     };
@@ -379,7 +382,7 @@ impl Finder<'_> {
         };
         // Work of the last layer that is unlike that of others, for the backward pass alone.
         let mut is_only_read_later = vec![false; count];
-        let origins = origins(self.graph);
+        let origins = &self.origins;
         // What the compiler adds, such as conversions, has no name in texts whose other rows have one, and tells
         // nothing.
         let is_named = |((scope, line, _), ..): &Like| *scope != ScopeTree::ROOT || *line > 0;
@@ -458,9 +461,8 @@ impl Finder<'_> {
     /// By node that is a weight, perhaps gathered or converted: the first layer whose matmuls multiply by that weight.
     fn multiplied_in(&self) -> Vec<Option<u32>> {
         let graph = self.graph;
-        let origins = origins(graph);
         let mut found = vec![None; graph.nodes.len()];
-        let weights = || (0..graph.nodes.len()).filter(|at| origins[*at] == Origin::Weight);
+        let weights = || (0..graph.nodes.len()).filter(|at| self.origins[*at] == Origin::Weight);
         for at in weights().rev() {
             let users = graph.users(at as u32).iter().map(|own| *own as usize);
             let users = users.filter(|own| self.is_forward(*own));
