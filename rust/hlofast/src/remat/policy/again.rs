@@ -269,6 +269,11 @@ impl<'a> Again<'a> {
                 bytes.add(start..=last, *size);
             }
         }
+        for (product, less, steps) in &scan.widened {
+            if self.states[*product as usize].is_kept() {
+                bytes.add(steps.clone(), -less);
+            }
+        }
         for own in &self.fixed.softmaxes {
             self.account_softmax(own, bytes);
         }
@@ -303,8 +308,17 @@ impl<'a> Again<'a> {
                 }
                 let mut scores = self.fixed.scores.iter();
                 let writing = scores.find(|own| own.weights == stack.node && own.writes_weights);
-                let last = writing.and_then(|_| read_until(scan, stack, |own| self.holds(own)));
-                if let Some(last) = last {
+                if let Some(own) = writing
+                    && let Some(last) = read_until(scan, stack, |own| self.holds(own))
+                {
+                    // If only a gradient of weights reads that product, both run after the gradient of the scores,
+                    // which frees more.
+                    let is_early =
+                        |own: u32| self.holds(own) && self.states[own as usize].read_by > 0;
+                    let last = match read_until(scan, stack, is_early) {
+                        Some(_) => last,
+                        None => last.max(own.gradient),
+                    };
                     bytes.add(start..=last, self.fixed.bytes[stack.node as usize]);
                 }
                 continue;

@@ -9,6 +9,7 @@ use super::named::loops_around;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 use super::scans::{Read, Scan, Stack, stacked};
+use super::scores::products_of;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Opcode, Row};
 use hashbrown::HashMap;
@@ -103,7 +104,8 @@ impl Layout<'_> {
                     let last = back_steps.last[*user as usize].unwrap_or(step);
                     vec![(self.bytes(&back, *user), back_steps.held_from(*user)..=last)]
                 });
-                Read { step, last: step, late: step, feeds_product: false, for_loop, copies }
+                let feeds_product = !products_of(&back, *user).is_empty();
+                Read { step, last: step, late: step, feeds_product, for_loop, copies }
             };
             stack.reads = users.map(read).collect();
         }
@@ -126,6 +128,7 @@ impl Layout<'_> {
             back_steps: back_steps.all,
             late: Late::default(),
             is_in_rings: false,
+            widened: body_steps.widened,
         })
     }
 }

@@ -6,6 +6,7 @@ use super::graph::Graph;
 use super::groups::chain;
 use super::laid_groups::{Around, Laid, mark_slices};
 use super::laid_loops::share_states;
+use super::laid_values::Widened;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::run_order::{Transfers, order, shared};
 use super::scans::{Scan, is_heavy, stacked};
@@ -63,6 +64,8 @@ pub struct Steps {
     began: HashMap<u32, u32, BuildMix>,
     /// By loop and element of its result: the node that takes the element.
     parts: HashMap<(u32, u32), u32, BuildMix>,
+    /// The products that are in memory in a wider type.
+    pub widened: Vec<Widened>,
     /// The steps of the whole graph.
     pub all: RangeInclusive<u32>,
 }
@@ -78,6 +81,7 @@ impl Steps {
             in_place: HashSet::default(),
             began: HashMap::default(),
             parts: HashMap::default(),
+            widened: Vec::new(),
             all: start..=start,
         }
     }
@@ -305,7 +309,8 @@ impl Layout<'_> {
         self.hold_gathered(graph, &steps, depth == 0);
         if !is_backward {
             let until = |product: u32| steps.last[product as usize].or(Some(0));
-            self.hold_exponentials(graph, &steps, until);
+            let widened = self.hold_exponentials(graph, &steps, until);
+            steps.widened = if self.is_gpu { Vec::new() } else { widened };
         } else if self.is_gpu {
             self.hold_wide_gradients(graph, &steps);
         }

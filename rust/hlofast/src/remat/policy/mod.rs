@@ -67,6 +67,7 @@ mod unknown;
 mod unrolled;
 mod value;
 mod waiting;
+mod widened;
 
 pub use before::How;
 pub use chip::Chip;
@@ -252,7 +253,7 @@ impl Policies {
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
         let fixed = Fixed::of_scans(module, &scans, &savable, sizes);
-        let fixed = with_scores(fixed, module, &scans, &timeline, chip);
+        let fixed = with_scores(fixed, module, &scans, &timeline, None, chip);
         let waiting = match has_compiler_clones(module) && chip != Some(Chip::V5p) {
             true => waiting(module, memory, values, &scans),
             false => Vec::new(),
@@ -332,20 +333,20 @@ impl Policies {
             return Err(reason);
         }
         let may_wait = laid.may_wait;
-        let own = Self { before, ..Self::of_laid(module, laid, how.chip) };
+        let own = Self { before, ..Self::of_laid(module, laid, local, how.chip) };
         match may_wait.then(|| scans_before(module, cost, attribution, local, how, false)) {
-            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list, how.chip))),
+            Some(Ok(list)) => Ok(own.listed_before(Self::of_laid(module, list, local, how.chip))),
             _ => Ok(own),
         }
     }
 
     /// Those of scans of a module that is not scheduled.
-    fn of_laid(module: &Module, laid: LaidScans, chip: Option<Chip>) -> Self {
+    fn of_laid(module: &Module, laid: LaidScans, local: &Local, chip: Option<Chip>) -> Self {
         let LaidScans { scans, timeline, early, .. } = laid;
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
-        let fixed = with_scores(fixed, module, &scans, &timeline, chip);
+        let fixed = with_scores(fixed, module, &scans, &timeline, Some(local), chip);
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
     }
 

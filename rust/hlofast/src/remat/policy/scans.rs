@@ -5,6 +5,7 @@ use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
 use super::inner::is_only_stacked;
+use super::laid_values::Widened;
 use super::late::{Late, is_in_rings};
 use super::loaded::readers;
 use super::named::loops_around;
@@ -12,6 +13,7 @@ use super::pairs::{most_read, trips_of};
 use super::recomputed::Recomputed;
 pub use super::stacks::{Read, Stack};
 use super::turned::turn_back;
+use super::widened::widened;
 use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
@@ -72,6 +74,8 @@ pub struct Scan {
     pub late: Late,
     /// Whether products run in loops around rings.
     pub is_in_rings: bool,
+    /// The products that the forward body writes in a wider type.
+    pub widened: Vec<Widened>,
 }
 
 impl Scan {
@@ -141,11 +145,10 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
-    let may_move = Backend::of_module(module) == Backend::Tpu;
+    let is_tpu = Backend::of_module(module) == Backend::Tpu;
     let turned = HashMap::default();
     let mut finder =
-        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, may_move, budget };
+        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, is_tpu, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -215,8 +218,8 @@ pub struct Finder<'a> {
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
     /// By loop and element of its state: copies in another order that are made of the element before.
     turned: HashMap<(Row, u32), Vec<Place>, BuildMix>,
-    /// Whether gradients of weights may wait, since XLA for TPUs has rematerialised by itself.
-    may_move: bool,
+    /// Whether the text is of XLA for TPUs.
+    is_tpu: bool,
     /// Rows that may still be opened or followed.
     pub budget: usize,
 }
@@ -383,12 +386,14 @@ impl Finder<'_> {
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
         let is_in_rings = is_in_rings(module, &body);
-        let late = match self.may_move {
+        let (late, widened) = match self.is_tpu {
             true => {
                 let loops = ([&body, &back], backward);
-                Late::new(module, self.memory, loops, &recomputed.is_fixed, self.values)
+                let late = Late::new(module, self.memory, loops, &recomputed.is_fixed, self.values);
+                (late, widened(module, (&body, body_id), self.values, self.sizes))
             }
-            false => Late::default(),
+            // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
+            false => (Late::default(), Vec::new()),
         };
         let needs_fore =
             |own: &Stack, body: &Graph| own.fore.is_empty() && is_only_stacked(body, own.node);
@@ -433,6 +438,7 @@ impl Finder<'_> {
             back_steps,
             late,
             is_in_rings,
+            widened,
         })
     }
 

@@ -18,6 +18,7 @@ use super::stacks::Stack;
 use crate::cost::Backend;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, ShapeId};
+use crate::shares::Local;
 use hashbrown::HashMap;
 
 /// The dimensions of scores of heads in groups: batch, key heads, query heads of one, queries and keys.
@@ -41,8 +42,6 @@ pub struct Scores {
     pub gradient: u32,
     /// Bytes of the product.
     pub bytes: i64,
-    /// Whether each key head has one query head.
-    pub is_single: bool,
     /// Whether the text writes the gradient of the scores over that of the weights.
     is_over: bool,
     /// Whether XLA writes the weights again; false if unknown, as on most chips.
@@ -63,13 +62,14 @@ impl Scores {
     }
 }
 
-/// What policies have in common, with the scores of each scan. Before optimisation those of heads in groups are left
-/// out, as the order in which XLA will write them is not known.
+/// What policies have in common, with the scores of each scan. `local` are the sizes on one device of a module that is
+/// not scheduled.
 pub fn with_scores(
     mut fixed: Vec<Fixed>,
     module: &Module,
     scans: &[Scan],
     timeline: &Timeline,
+    local: Option<&Local>,
     chip: Option<Chip>,
 ) -> Vec<Fixed> {
     let is_scheduled = module.is_scheduled();
@@ -82,8 +82,7 @@ pub fn with_scores(
         own.softmaxes
             .iter_mut()
             .for_each(|own| own.writes_gradient = !(is_v5e && own.is_in_kernel));
-        own.scores = scores(module, scan, own, timeline, chip);
-        own.scores.retain(|own| is_scheduled || own.is_single);
+        own.scores = scores(module, scan, own, timeline, local, chip);
     }
     fixed
 }
@@ -94,6 +93,7 @@ fn scores(
     scan: &Scan,
     fixed: &Fixed,
     timeline: &Timeline,
+    local: Option<&Local>,
     chip: Option<Chip>,
 ) -> Vec<Scores> {
     let body = &scan.body;
@@ -118,7 +118,9 @@ fn scores(
         let gradient = exponentials.reads.iter().map(|read| read.last).max()?;
         let shape = |node: u32| body.nodes[node as usize].shape;
         let [of_product, own] = [product, node].map(|own| sizes(module, shape(own)));
-        let (is_single, dimensions) = (of_product == own, own?.len());
+        let is_single = of_product == own;
+        let known = local.and_then(|local| local.product(body.nodes[product as usize].row));
+        let dimensions = known.map_or(own?.len(), |own| own.rank);
         let in_groups = chip.map(|own| own != Chip::V5e);
         let from_kept = if is_single { Some(false) } else { in_groups };
         let writes_gradient = if dimensions == IN_GROUPS { from_kept } else { Some(false) };
@@ -130,7 +132,6 @@ fn scores(
             weights: weights.node,
             gradient,
             bytes,
-            is_single,
             is_over: !timeline.rises(gradient, bytes / 2),
             writes_weights,
             writes_gradient: [writes_gradient, from_kept],
@@ -156,7 +157,7 @@ pub fn read_until(scan: &Scan, stack: &Stack, is_again: impl Fn(u32) -> bool) ->
 }
 
 /// The products that read a value, through rows that only rearrange it.
-fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
+pub fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
     let mut products = Vec::new();
     let mut stack = vec![(node, 0)];
     let mut opened = 0;

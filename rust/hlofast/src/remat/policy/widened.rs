@@ -1,0 +1,61 @@
+//! Products of scores that the forward body writes in a wider type than their own.
+//!
+//! XLA for TPUs makes a softmax over many keys from scores in the type in which it sums. A policy that keeps the
+//! product keeps it in its own type, so that its fusion writes both: seen with 4,096 and 8,192 positions on v5e and
+//! v5p, in each text without checkpointing whose forward body writes the wide scores (`benches/policy_accuracy.py`).
+
+use super::graph::Graph;
+use super::laid_values::Widened;
+use super::scans::node_of;
+use super::softmax::{MOST_KEYS, between, row_length};
+use crate::ir::intern::BuildMix;
+use crate::ir::{ComputationId, Module, Opcode};
+use crate::memory::LiveValue;
+use hashbrown::HashMap;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1 << 20;
+
+/// The products of a scheduled body that are written in a wider type, until their exponentials have been read.
+pub fn widened(
+    module: &Module,
+    (body, id): (&Graph, ComputationId),
+    values: &[LiveValue],
+    sizes: &[i64],
+) -> Vec<Widened> {
+    let node = |node: u32| &body.nodes[node as usize];
+    let elements = |own: u32| module.shapes().array(node(own).shape)?.elements();
+    let is_exponential = |own: &u32| node(*own).opcode == Opcode::Exponential;
+    let exponentials: Vec<u32> = (0..body.nodes.len() as u32).filter(is_exponential).collect();
+    if exponentials.is_empty() {
+        return Vec::new();
+    }
+    let rows = module.computation(id).rows();
+    let mut held: HashMap<u32, Vec<&LiveValue>, BuildMix> = HashMap::default();
+    for value in values.iter().filter(|own| own.bytes > LEAST && rows.contains(&own.row.0)) {
+        if let Some(node) = node_of(body, value) {
+            held.entry(node).or_default().push(value);
+        }
+    }
+    let mut found: Vec<Widened> = Vec::new();
+    for own in exponentials {
+        let Some((product, ways)) = between(module, body, own, |own| own.opcode.is_matmul()) else {
+            continue;
+        };
+        let narrow = body.bytes(product, sizes);
+        let wide = |own: &u32| {
+            let values = held.get(own).into_iter().flatten();
+            values.filter(|value| value.bytes > narrow)
+        };
+        let scores = || ways.iter().chain([&product]).flat_map(wide);
+        let keys = row_length(body, product, elements);
+        let Some(first) = scores().map(|value| value.first_step).min() else { continue };
+        if keys.is_some_and(|keys| keys > MOST_KEYS) && narrow > LEAST {
+            let last = scores().chain(wide(&own)).map(|value| value.last_step);
+            found.push((product, -narrow, first..=last.max().unwrap_or(first)));
+        }
+    }
+    found.sort_unstable_by_key(|own| own.0);
+    found.dedup_by_key(|own| own.0);
+    found
+}
