@@ -444,9 +444,9 @@ pub fn between(
     end.map(|end| (end, ways))
 }
 
-/// Whether work masks what it makes.
+/// Whether work masks what it makes: it selects elements, or adds a mask or a bias.
 pub fn has_mask(body: &Graph, ways: &[u32]) -> bool {
-    ways.iter().any(|own| body.nodes[*own as usize].opcode == Opcode::Select)
+    ways.iter().any(|own| matches!(body.nodes[*own as usize].opcode, Opcode::Select | Opcode::Add))
 }
 
 /// Whether this work between a product and the exponentials keeps the product what is read.
