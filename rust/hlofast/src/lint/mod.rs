@@ -15,6 +15,7 @@ mod float32_activations;
 mod float32_residuals;
 mod full_rematerialisation;
 mod gathered_twice;
+mod gathers_again;
 mod logits_in_full;
 mod loop_invariant_collective;
 mod low_precision_in_f32;

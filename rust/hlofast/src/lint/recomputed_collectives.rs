@@ -7,8 +7,9 @@
 //! `tests/oracle/judge_advice.py`). Keeping the gathered weights of all layers would save that
 //! gather, at the price of the memory for which the weights were sharded.
 //!
-//! A matmul that is recomputed has a gather of its own where the compiler overlaps the two. Saving the result
-//! of the matmul's collective saves this gather too.
+//! A matmul that is recomputed has a gather of its own where the compiler overlaps the two, or where its gradient
+//! is far away. Saving the result of the matmul's collective saves this gather too. It also brings the gathers of
+//! matmuls before it closer to those for their gradients, so that the compiler merges them.
 //!
 //! The result of any other collective is either needed by recomputed work alone, or is an activation
 //! that the forward pass can keep. Keeping it takes memory, which the message states; a checkpoint
@@ -20,7 +21,8 @@
 //! `tests/fixtures/advice_cases.py`).
 
 use super::batch_gathered;
-use super::finding::{Figure, Measure};
+use super::finding::Measure;
+use super::gathers_again::gathers_again;
 use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::recomputed_twice::{By, nested};
 use super::resharded_scores;
@@ -131,51 +133,6 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     gathers_again(program, sites);
 }
 
-/// Adds the gathers of weights to the places for whose matmuls they are repeated: a matmul that is not
-/// recomputed needs none, where the backward pass has a gather of its own of the same weight.
-fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
-    let collectives = &program.collectives.collectives;
-    let columns = program.module.metadata_columns();
-    let weight = |collective: &Collective| {
-        let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
-        match program.collectives.pieces.get(pieces)? {
-            [piece] if collective.moved == Moved::Weight => piece.source,
-            _ => None,
-        }
-    };
-    let in_phase = |phase: Phase| {
-        let is_in = move |own: &&Collective| program.runs_of(own).phase == phase;
-        collectives.iter().filter(is_in).filter_map(|own| Some((own, weight(own)?)))
-    };
-    let backward: HashSet<Row, BuildMix> =
-        in_phase(Phase::Backward).map(|(_, weight)| weight).collect();
-    for (collective, weight) in in_phase(Phase::Recompute) {
-        let place = program.sources().place(columns, collective.row);
-        let is_its = |site: &&mut Site| {
-            let own = site.subjects.first().map(|row| program.sources().place(columns, *row));
-            place.0 >= 0 && own == Some(place)
-        };
-        let payload = collective.payload();
-        let payload = payload.and_then(|payload| program.runs_of(collective).times(payload));
-        if let (Some(payload), true) = (payload, backward.contains(&weight))
-            && let Some(site) = sites.iter_mut().find(is_its)
-            && let Some(bytes) = site.bytes
-        {
-            site.bytes = Some(bytes.saturating_add(payload));
-            site.sums.push(Figure { name: "weight_bytes", value: payload });
-            site.evidence.push(collective.row);
-        } else if backward.contains(&weight) {
-            // Gathers of one array that the partitioner writes differently stay two; often they are one afterwards.
-            let within = program.module.computation_of(program.scheduled(collective.row));
-            for site in sites.iter_mut() {
-                let row = site.subjects.first();
-                site.is_lower_bound |=
-                    row.is_some_and(|row| program.module.computation_of(*row) == within);
-            }
-        }
-    }
-}
-
 /// The part of a collective's bytes that belongs to recomputed arrays: XLA combines collectives of
 /// several phases.
 struct Share {
@@ -194,8 +151,10 @@ impl Share {
         let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
         let pieces = program.collectives.pieces.get(pieces).filter(|pieces| pieces.len() > 1)?;
         let phase = |row: Row| program.attribution.phase.get(row.0 as usize);
+        // Copies into another memory have the phase of what reads them.
         let is_again = |piece: &&Piece| {
-            piece.moved == Moved::Activation && phase(piece.row) == Some(&Phase::Recompute)
+            let phases = [Some(piece.row), piece.source].map(|row| phase(row?));
+            piece.moved == Moved::Activation && phases.contains(&Some(&Phase::Recompute))
         };
         let sum = |sum: u64, piece: &Piece| sum.saturating_add(piece.bytes);
         let again = pieces.iter().filter(is_again).fold(0, sum);

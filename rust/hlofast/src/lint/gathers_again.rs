@@ -1,0 +1,225 @@
+//! Gathers of weights that go once recomputed collectives are saved (`recomputed-collectives`).
+//!
+//! XLA merges two equal gathers of a computation if few instructions lie between the users of the first one and the
+//! second one (`schedule-aware-collective-cse`). Between the gather of a weight for a recomputed matmul and that for the
+//! gradient of its input lies all that is computed from a recomputed sum: the rest of the layer, and the gradient of
+//! this rest. Once the sum is saved, only the gradient between the two is left.
+
+use super::finding::Figure;
+use super::program::Program;
+use super::site::Site;
+use crate::comms::{Collective, Moved};
+use crate::flow::Phase;
+use crate::ir::intern::BuildMix;
+use crate::ir::{ComputationId, Module, Opcode, Row};
+use std::collections::{HashMap, HashSet};
+
+/// XLA merges two gathers with at most so many instructions between their matmuls. In dumps of its passes it merges
+/// gathers 46 apart and keeps those 76 apart (`decoder.summed_once`, `masked.summed_again`). Final texts have up to 38
+/// instructions more, where a matmul is split into parts. In planted steps, gathers that it merges once results are
+/// saved are 24 to 68 apart, and those that it keeps 138 or more (`video.summed_once`).
+const NEAR: u32 = 96;
+/// Limit on fusions in fusions.
+const DEEPEST: usize = 4;
+
+/// Adds the gathers of weights that go with the collectives: those of matmuls that are then not recomputed, where
+/// the backward pass has a gather of its own of the same weight, and those of the backward pass that the compiler
+/// then merges with the gather of a recomputed matmul (see `feeds`).
+pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
+    let collectives = &program.collectives.collectives;
+    let module = program.module;
+    let columns = module.metadata_columns();
+    let weight = |collective: &Collective| {
+        let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
+        match program.collectives.pieces.get(pieces)? {
+            [piece] if collective.moved == Moved::Weight => piece.source,
+            _ => None,
+        }
+    };
+    let in_phase = |phase: Phase| {
+        let is_in = move |own: &&Collective| program.runs_of(own).phase == phase;
+        collectives.iter().filter(is_in).filter_map(|own| Some((own, weight(own)?)))
+    };
+    let payload = |own: &Collective| program.runs_of(own).times(own.payload()?);
+    let within = |row: Row| module.computation_of(program.scheduled(row));
+    let mut backward: HashMap<Row, Vec<&Collective>, BuildMix> = HashMap::default();
+    for (collective, weight) in in_phase(Phase::Backward) {
+        backward.entry(weight).or_default().push(collective);
+    }
+    if backward.is_empty() {
+        return;
+    }
+    let feeds = feeds(program, sites);
+    let saved = sites.iter().filter_map(|site| site.subjects.first());
+    let saved = saved.map(|row| program.scheduled(*row)).collect();
+    let mut paths = Paths { module, saved, depths: HashMap::default() };
+    for (collective, weight) in in_phase(Phase::Recompute) {
+        let Some(others) = backward.get_mut(&weight) else { continue };
+        let place = program.sources().place(columns, collective.row);
+        let is_its = |site: &Site| {
+            let own = site.subjects.first().map(|row| program.sources().place(columns, *row));
+            place.0 >= 0 && own == Some(place)
+        };
+        let is_alike = |other: &&Collective| {
+            within(other.row) == within(collective.row)
+                && other.payload() == collective.payload()
+                && other.group_size == collective.group_size
+        };
+        let its = sites.iter().position(is_its);
+        let fed = feeds.get(&end(program, collective)).copied();
+        let (at, gone) = match (its, fed) {
+            (Some(at), _) => (at, collective),
+            (None, Some(at)) => match others
+                .iter()
+                .position(|other| is_alike(other) && paths.is_near(program, collective, other))
+            {
+                Some(other) => (at, others.swap_remove(other)),
+                None => continue,
+            },
+            (None, None) => {
+                // Whether gathers that are far apart in the schedule then become one is not known.
+                for site in sites.iter_mut() {
+                    let row = site.subjects.first();
+                    site.is_lower_bound |=
+                        row.is_some_and(|row| within(*row) == within(collective.row));
+                }
+                continue;
+            }
+        };
+        let site = &mut sites[at];
+        if let (Some(payload), Some(bytes)) = (payload(gone), site.bytes) {
+            site.bytes = Some(bytes.saturating_add(payload));
+            match site.sums.iter_mut().find(|own| own.name == "weight_bytes") {
+                Some(own) => own.value = own.value.saturating_add(payload),
+                None => site.sums.push(Figure { name: "weight_bytes", value: payload }),
+            }
+            site.evidence.push(gone.row);
+        }
+    }
+}
+
+/// The rows from which the recomputed collectives of `sites` are computed by recomputed work, each with the number of
+/// such a site.
+fn feeds(program: &Program<'_>, sites: &[Site]) -> HashMap<Row, usize, BuildMix> {
+    let module = program.module;
+    let is_other = |row: Row| {
+        // Rows without a name pass values on, such as the ends of asynchronous collectives.
+        let phase = program.attribution.phase.get(row.0 as usize);
+        program.op_name(row).is_some()
+            && matches!(phase, Some(Phase::Forward | Phase::Backward | Phase::Optimizer))
+    };
+    let mut found: HashMap<Row, usize, BuildMix> = HashMap::default();
+    let mut open = Vec::new();
+    for (number, site) in sites.iter().enumerate() {
+        open.extend(site.subjects.first().map(|row| (program.scheduled(*row), number)));
+        while let Some((row, number)) = open.pop() {
+            for before in module.operands(row).iter().map(|row| Row(*row)) {
+                if !is_other(before) && !found.contains_key(&before) {
+                    found.insert(before, number);
+                    open.push((before, number));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The last of the rows that run a collective: the one that returns its result.
+fn end(program: &Program<'_>, collective: &Collective) -> Row {
+    let members = collective.members.start as usize..collective.members.end as usize;
+    let members = program.collectives.members.get(members).unwrap_or_default();
+    program.scheduled(members.last().copied().unwrap_or(collective.row))
+}
+
+/// Paths between the rows of a computation, counted in the instructions of the program before fusion.
+struct Paths<'a> {
+    module: &'a Module,
+    /// The recomputed collectives, whose results are then saved.
+    saved: HashSet<Row, BuildMix>,
+    /// By fused computation: the longest path from each parameter to the result.
+    depths: HashMap<ComputationId, Vec<u32>, BuildMix>,
+}
+
+impl Paths<'_> {
+    /// Whether the compiler merges the gather `first` and the later gather `second`, once results are saved.
+    fn is_near(&mut self, program: &Program<'_>, first: &Collective, second: &Collective) -> bool {
+        let module = self.module;
+        let (from, to) = (end(program, first), end(program, second));
+        let Some(last) = self.reader(to) else { return false };
+        let rows = module.computation(module.computation_of(from)).rows();
+        // Rows follow each other in the order of the schedule.
+        let mut lengths: HashMap<Row, u32, BuildMix> = HashMap::from_iter([(from, 0)]);
+        for row in rows.map(Row).filter(|row| (from.0 + 1..=last.0).contains(&row.0)) {
+            if self.saved.contains(&row) {
+                continue;
+            }
+            let operands = module.operands(row).iter().enumerate();
+            let lengths_of = operands.filter_map(|(at, own)| Some((at, *lengths.get(&Row(*own))?)));
+            let lengths_of: Vec<_> = lengths_of.collect();
+            let longest =
+                lengths_of.into_iter().map(|(at, own)| own + self.step(row, at, DEEPEST)).max();
+            lengths.extend(longest.map(|own| (row, own)));
+        }
+        lengths.get(&last).is_some_and(|length| *length <= NEAR)
+    }
+
+    /// The first row that computes with the value of `row`.
+    fn reader(&self, row: Row) -> Option<Row> {
+        let mut open = vec![row];
+        let mut found: Option<Row> = None;
+        while let Some(row) = open.pop() {
+            for user in self.module.users().get(row.0).iter().map(|user| Row(*user)) {
+                match passes(self.module.opcode(user)) {
+                    true => open.push(user),
+                    false => found = Some(found.map_or(user, |own| own.min(user))),
+                }
+            }
+        }
+        found
+    }
+
+    /// The instructions on the longest path from operand `at` of `row` to its result.
+    fn step(&mut self, row: Row, at: usize, deepest: usize) -> u32 {
+        let opcode = self.module.opcode(row);
+        let callee = self.module.calls(row).first().map(|call| call.computation);
+        match callee.filter(|_| opcode == Opcode::Fusion && deepest > 0) {
+            Some(callee) => self.depths(callee, deepest - 1).get(at).copied().unwrap_or(1),
+            None => u32::from(!passes(opcode)),
+        }
+    }
+
+    /// The longest path from each parameter of a fused computation to its result.
+    fn depths(&mut self, id: ComputationId, deepest: usize) -> &[u32] {
+        if !self.depths.contains_key(&id) {
+            let module = self.module;
+            let mut after: HashMap<Row, u32, BuildMix> = HashMap::default();
+            let mut depths = Vec::new();
+            for row in module.computation(id).rows().map(Row).rev() {
+                let own = after.get(&row).copied().unwrap_or(0);
+                for (at, before) in module.operands(row).iter().enumerate() {
+                    let length = own.saturating_add(self.step(row, at, deepest));
+                    let longest = after.entry(Row(*before)).or_insert(0);
+                    *longest = length.max(*longest);
+                }
+                if let Some(number) =
+                    module.parameter_number(row).and_then(|own| usize::try_from(own).ok())
+                    && number < module.computation(id).rows().len()
+                {
+                    depths.resize(depths.len().max(number + 1), 0);
+                    depths[number] = own;
+                }
+            }
+            self.depths.insert(id, depths);
+        }
+        self.depths.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What computes nothing.
+fn passes(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        Bitcast | Copy | CopyStart | CopyDone | GetTupleElement | OptBarrier | Parameter | Tuple
+    )
+}
