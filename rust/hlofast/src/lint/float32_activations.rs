@@ -9,6 +9,7 @@
 //! compute in f32 on purpose.
 
 use super::batch_gathered;
+use super::constraint::is_constraint;
 use super::cut::results;
 use super::finding::Measure;
 use super::float32_residuals::{Place, Products, computes_in_16_bits, enters_softmax, is_stream};
@@ -128,8 +129,12 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         let mut site = Site::new(collective.row).runs(&runs).of(number);
-        site.bytes = Some(payload / 2);
+        let joined = runs.times(joined(program, collective)).unwrap_or(0).min(payload);
+        site.bytes = Some(joined + (payload - joined) / 2);
         site = site.sum("payload_bytes", payload);
+        if joined > 0 {
+            site = site.sum("joined_bytes", joined);
+        }
         site.kind = Some(collective.kind);
         // One stream of activations in f32 shows at every collective that moves it.
         site.is_anywhere = true;
@@ -161,6 +166,40 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     if !sites.iter().skip(from).any(is_activation) {
         sites.truncate(from);
     }
+}
+
+/// Bytes of f32 arrays whose sums over devices the program only adds to 16-bit sums over the same devices. Once both
+/// have 16 bits, XLA adds the arrays first and sums the result over devices (`all-reduce-reassociate`).
+fn joined(program: &Program<'_>, collective: &Collective) -> u64 {
+    let module = program.module;
+    let is_other = |row: Row| {
+        let mut others = program.collectives.collectives.iter();
+        let other = others.find(|own| own.row == row || own.done == Some(row));
+        other.is_some_and(|own| {
+            own.kind == CollectiveKind::AllReduce
+                && own.groups.is_some()
+                && own.groups == collective.groups
+                && own.row != collective.row
+        })
+    };
+    let is_joined = |used: &Use| {
+        let other = Trail::within(used.row, &used.calls);
+        let other = other.operand(module, 1 - used.operand.min(1));
+        module.opcode(used.row) == Opcode::Add
+            && other.is_some_and(|own| is_other(own.follow(module, converts).row))
+    };
+    let keeps = |module: &Module, row: Row, operand: usize| {
+        operand == 0 && (converts(module.opcode(row)) || is_constraint(module, row))
+    };
+    let bytes = |result: &Row| {
+        let at = module.tuple_index(*result).unwrap_or(0);
+        let sent = module.operands(collective.row).get(at).map(|row| Row(*row));
+        let sent = sent.filter(|row| element_type(module, *row) == Some(ElementType::F32))?;
+        let uses = uses(&program.walk, *result, keeps, is_joined)?;
+        (!uses.is_empty()).then(|| program.bytes(sent))
+    };
+    let is_sum = collective.kind == CollectiveKind::AllReduce;
+    results(module, collective).iter().filter(|_| is_sum).filter_map(bytes).sum()
 }
 
 /// The places of matmuls of f32 values: `wide`, whose results show it, and those of `sites`, which send gradients in
@@ -339,9 +378,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         true => "weights are 16-bit",
         false => "matmuls return 16-bit values",
     };
+    let joined = match site.figure("joined_bytes") {
+        0 => String::new(),
+        joined => format!(
+            ", and nothing of {} that the program adds to 16-bit sums over the same devices",
+            bytes(joined)
+        ),
+    };
     format!(
         "{}{along} {} activations in f32 although most {narrow}: {} of payload per step, {} of \
-         all collectives; 16-bit values send half of it",
+         all collectives; 16-bit values send half of it{joined}",
         counted(site.places, kind, &format!("{kind}s")),
         form(site.places, "sends", "send"),
         bytes(payload),
