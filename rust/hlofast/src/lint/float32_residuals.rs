@@ -17,15 +17,13 @@ use super::constraint::is_constraint;
 use super::finding::Measure;
 use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
+use super::narrowed::{Stored, alike, halved, wide_gradients};
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
-use super::widened_operands::{
-    WidenedOperands, has_statistic, is_widened_sum, kept_twice, made_for, spared,
-};
+use super::widened_operands::{WidenedOperands, is_widened_sum, kept_twice, made_for, spared};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
-use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind, residuals};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -45,14 +43,15 @@ pub(super) const RULE: Rule = Rule {
 /// The size of the smallest residuals that are reported.
 const LEAST: u64 = 1 << 20;
 /// Residuals that are smaller than this part of all residuals are left out, such as scores of routers. Of what a
-/// matmul reads in f32, all residuals of one shape count together, as they shrink together.
+/// matmul reads in f32, and of layers that no loop runs, all residuals of one shape count together, as they shrink
+/// together.
 const LEAST_PART: u64 = 32;
 /// The key of sites whose values are kept twice.
 const TWICE: u64 = 1 << 63;
 /// How deep sums of sums are followed.
 const DEEPEST: u32 = 6;
 
-fn element_type(module: &Module, row: Row) -> Option<ElementType> {
+pub(super) fn element_type(module: &Module, row: Row) -> Option<ElementType> {
     module.shapes().array(module.shape(row)).map(|array| array.element_type)
 }
 
@@ -95,39 +94,59 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let residuals = residuals(module, program.cost, program.attribution);
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let total = residuals.iter().fold(0u64, |sum, own| sum.saturating_add(size(own.bytes)));
-    let mut alike: HashMap<ShapeId, u64> = HashMap::new();
+    // By element type and dimensions, whatever the layout: a number, and the bytes of all.
+    let mut alike: HashMap<(ElementType, Vec<Dimension>), (u64, u64)> = HashMap::new();
+    let kind = |shape: ShapeId| {
+        let array = module.shapes().array(shape)?;
+        Some((array.element_type, array.dimensions().collect()))
+    };
     for own in residuals.iter().filter(|own| own.kind == ResidualKind::Activation) {
-        *alike.entry(own.shape).or_default() += size(own.bytes);
+        let Some(kind) = kind(own.shape) else { continue };
+        alike.entry(kind).or_insert((u64::from(own.shape.0) + 1, 0)).1 += size(own.bytes);
     }
     let products = Products::new(program);
-    let operands = OnceCell::new();
+    let (operands, gradients) = (OnceCell::new(), OnceCell::new());
+    // Elements of what layers add to where no loop runs them, and the key of its sites.
+    let (mut streams, mut starts) = (HashMap::new(), Vec::new());
     for residual in &residuals {
         let held = size(residual.bytes);
-        let is_wanted = residual.kind == ResidualKind::Activation
-            && held >= LEAST
-            && alike.get(&residual.shape).is_some_and(|all| *all >= total / LEAST_PART)
-            && module
-                .shapes()
-                .array(residual.shape)
-                .is_some_and(|array| array.element_type == ElementType::F32);
-        if !is_wanted {
+        let Some(kind) = kind(residual.shape).filter(|kind| kind.0 == ElementType::F32) else {
+            continue;
+        };
+        let (key, all) = alike.get(&kind).copied().unwrap_or_default();
+        if residual.kind != ResidualKind::Activation || held < LEAST {
+            continue;
+        }
+        let elements = module.shapes().array(residual.shape).and_then(|array| array.elements());
+        if residual.stacked.is_none() && is_narrow(module, residual.source) {
+            starts.push((elements, residual));
+        }
+        if all < total / LEAST_PART {
             continue;
         }
         let operands = || operands.get_or_init(|| WidenedOperands::new(program, &products));
-        let is_large = held >= total / LEAST_PART;
+        // Layers that are written one by one keep an array each, which shrink together.
+        let is_large = held >= total / LEAST_PART || residual.stacked.is_none();
         let made = is_large.then(|| made_in_f32(program, &products, residual, &residuals));
         let made = made.flatten().or_else(|| made_for(program, operands(), residual));
         let Some(made) = made else { continue };
-        let mut site = Site::new(made).sum("kept_bytes", held).common("residual_bytes", total);
-        site.evidence = vec![residual.made_by, residual.uses.1];
-        site.bytes = Some(held / 2);
-        // What the backward pass computes from 16-bit values takes half too.
-        site.is_lower_bound = true;
+        if residual.stacked.is_none() && module.opcode(made) == Opcode::Add {
+            streams.insert(elements, key);
+        }
+        let mut site = site(made, residual, total);
         site.change.resized = halved(program, residual, &residuals);
+        let gradients = gradients.get_or_init(|| wide_gradients(program, &products));
+        site.change.halved.clone_from(gradients);
         // Arrays of one shape shrink together.
-        site.key = u64::from(residual.shape.0) + 1;
-        site.is_anywhere = true;
-        site.phases = vec![Phase::Forward];
+        site.key = key;
+        sites.push(site);
+    }
+    // What the first layer adds to is f32 because of what it adds, and kept in f32.
+    for (elements, residual) in starts {
+        let Some(key) = streams.get(&elements) else { continue };
+        let mut site = site(residual.source, residual, total);
+        site.change.resized = halved(program, residual, &residuals);
+        site.key = *key;
         sites.push(site);
     }
     let twice = kept_twice(program, &products, &residuals);
@@ -148,6 +167,25 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
+/// The place of a residual that 16-bit values halve, and that `made` makes.
+fn site(made: Row, residual: &Residual, total: u64) -> Site {
+    let held = u64::try_from(residual.bytes).unwrap_or(0);
+    let mut site = Site::new(made).sum("kept_bytes", held).common("residual_bytes", total);
+    site.evidence = vec![residual.made_by, residual.uses.1];
+    site.bytes = Some(held / 2);
+    // What the backward pass computes from 16-bit values takes half too.
+    site.is_lower_bound = true;
+    site.is_anywhere = true;
+    site.phases = vec![Phase::Forward];
+    site
+}
+
+/// Whether `row` is a 16-bit value.
+fn is_narrow(module: &Module, row: Row) -> bool {
+    let own = element_type(module, row);
+    own.is_some_and(|own| own.kind() == ElementKind::Float && own.bits() == 16)
+}
+
 /// Whether an array is large enough for a residual that counts.
 fn has_large_f32(module: &Module) -> bool {
     let shapes = module.shapes();
@@ -156,84 +194,6 @@ fn has_large_f32(module: &Module) -> bool {
         array.is_some_and(|array| array.element_type == ElementType::F32)
             && shapes.logical_bytes(shape).is_none_or(|size| size >= LEAST)
     })
-}
-
-/// What a loop writes into a stack of f32 values.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stored {
-    /// A 16-bit value, converted because it meets an f32 value later.
-    Widened,
-    /// An f32 value computed with one number for each row of features, as in a norm that is f32 on purpose.
-    Norm,
-    /// Another f32 value.
-    Wide,
-}
-
-/// What the loop writes into the stack that `residual` is.
-fn written(program: &Program<'_>, residual: &Residual) -> Stored {
-    let module = program.module;
-    let stack = update(module, residual);
-    let is_update = |own: &Trail| module.opcode(own.row) == Opcode::DynamicUpdateSlice;
-    let value = stack.filter(is_update).and_then(|stack| stack.operand(module, 1));
-    let Some(value) = value.map(|value| settle(module, value, added)) else { return Stored::Wide };
-    let before = module.operands(value.row).first();
-    let is_16_bit = |row: &u32| {
-        let own = element_type(module, Row(*row));
-        own.is_some_and(|own| own.kind() == ElementKind::Float && own.bits() == 16)
-    };
-    if module.opcode(value.row) == Opcode::Convert && before.is_some_and(is_16_bit) {
-        return Stored::Widened;
-    }
-    match has_statistic(program, value) {
-        true => Stored::Norm,
-        false => Stored::Wide,
-    }
-}
-
-/// What loops write into stacks of the shape of `residual`, itself among them.
-fn alike(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<Stored> {
-    let alike = all.iter().filter(|other| {
-        let is_stack = other.stacked.is_some() && other.kind == ResidualKind::Activation;
-        is_stack && residual.stacked.is_some() && other.shape == residual.shape
-    });
-    alike.map(|other| written(program, other)).collect()
-}
-
-/// The f32 arrays that take less once `residual` is 16-bit: those of its sizes, and of one layer of it. None
-/// before partitioning. Of several stacks of one shape, those of norms stay f32; where `residual` is a converted
-/// copy, so do all but such copies. The account knows arrays by shape, so that each shrinks by its part.
-fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<Resized> {
-    let shapes = program.module.shapes();
-    let Some(own) = shapes.array(residual.shape).filter(|_| program.is_partitioned()) else {
-        return Vec::new();
-    };
-    let sizes: Vec<_> = own.dimensions().collect();
-    let layer = residual.stacked.and(sizes.get(1..)).unwrap_or(&sizes);
-    let is_its = |shape: &ShapeId| {
-        shapes.array(*shape).is_some_and(|array| {
-            let of = |wanted: &[Dimension]| array.dimensions().eq(wanted.iter().copied());
-            let is_slice = array.dimension(0).and_then(|first| first.bound()) == Some(1)
-                && residual.stacked.is_some()
-                && array.dimensions().skip(1).eq(layer.iter().copied());
-            array.element_type == ElementType::F32 && (of(&sizes) || of(layer) || is_slice)
-        })
-    };
-    let alike = alike(program, residual, all);
-    let is_copy = residual.stacked.is_some() && written(program, residual) == Stored::Widened;
-    let shrinks = alike.iter().filter(|own| match own {
-        Stored::Widened => true,
-        Stored::Norm => false,
-        Stored::Wide => !is_copy,
-    });
-    let (part, whole) = match alike.len() as u64 {
-        0 => (1, 1),
-        whole => (shrinks.count().max(1) as u64, whole),
-    };
-    let half = |shape: ShapeId| {
-        let bytes = shapes.logical_bytes(shape).unwrap_or(0);
-        Resized { shape, bytes: bytes - (bytes / 2).saturating_mul(part) / whole }
-    };
-    shapes.ids().filter(is_its).map(half).collect()
 }
 
 /// The row that makes `residual` in f32, if it is one of the kinds that count.

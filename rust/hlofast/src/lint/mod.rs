@@ -20,6 +20,7 @@ mod logits_in_full;
 mod loop_invariant_collective;
 mod low_precision_in_f32;
 mod missed_reduce_scatter;
+mod narrowed;
 mod not_overlapped;
 mod offload_waited;
 mod one_hot_matmul;

@@ -142,7 +142,7 @@ fn wide_terms(program: &Program<'_>, side: Trail) -> Vec<Trail> {
 }
 
 /// Whether `row` adds the result of a matmul with a weight, which the program widens, to an f32 value: the sum of a
-/// layer, where no loop is.
+/// layer, where no loop is. A smaller f32 array, such as a gate, may multiply the result.
 pub(super) fn is_widened_sum(program: &Program<'_>, products: &Products<'_>, row: Row) -> bool {
     let module = program.module;
     if module.opcode(row) != Opcode::Add || !is_f32(module, row) {
@@ -150,12 +150,23 @@ pub(super) fn is_widened_sum(program: &Program<'_>, products: &Products<'_>, row
     }
     let term = |index| Some(settle(module, Trail::new(row).operand(module, index)?, moves));
     let Some((first, second)) = term(0).zip(term(1)) else { return false };
-    let is_own = |made: &Trail, other: &Trail| {
+    let is_made = |made: &Trail| {
         let source = || Some(settle(module, made.operand(module, 0)?, reduces));
         widens(program, made.row)
+            && source().is_some_and(|own| products.is_weighted(program, product_of(module, &own)))
+    };
+    let is_gated = |made: &Trail| {
+        let side = |index| Some(settle(module, made.operand(module, index)?, moves));
+        module.opcode(made.row) == Opcode::Multiply
+            && side(0).zip(side(1)).is_some_and(|(one, other)| {
+                let is_spread = |own: &Trail| module.opcode(own.row) == Opcode::Broadcast;
+                is_made(&one) && is_spread(&other) || is_made(&other) && is_spread(&one)
+            })
+    };
+    let is_own = |made: &Trail, other: &Trail| {
+        (is_made(made) || is_gated(made))
             && !widens(program, other.row)
             && is_f32(module, other.row)
-            && source().is_some_and(|own| products.is_weighted(program, product_of(module, &own)))
     };
     is_own(&first, &second) || is_own(&second, &first)
 }
