@@ -1,7 +1,7 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
 `fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py`, `planted_others.py`,
-`planted_later.py`, `planted_final.py`, `planted_fresh.py` and `planted_next.py` for TPUs.
+`planted_later.py`, `planted_final.py`, `planted_fresh.py`, `planted_next.py` and `planted_eighth.py` for TPUs.
 `benches/advice_accuracy.py` compares each promise with what the twin measures, whose source follows the remedy.
 """
 
@@ -27,6 +27,7 @@ SOURCES = [
         "planted_final",
         "planted_fresh",
         "planted_next",
+        "planted_eighth",
     )
 ]
 LOOSE = {
@@ -38,8 +39,6 @@ LOOSE = {
 LOW = {
     # Permutes between layouts of two axes of the batch vanish with the gathers.
     "experts.batch_gathered": 0.8,
-    # The twin gathers two weights once less.
-    "decoder.summed_again": 0.85,
 }
 """Promises that are lower, and by how much at most."""
 MISSED = {
@@ -111,6 +110,21 @@ CLEAN = {
     # A convolution makes 8 channels of 256.
     "unet.none": {"padding-waste"},
     "perceiver.none": {"replicated-parameter"},
+    # Patches are embedded, and what the decoder reads is made, on every rank of `model`.
+    "masked.none": {"replicated-compute"},
+    # Patches are embedded and made on every rank of `tensor`; attention in time has 8 frames.
+    "video.none": {"padding-waste", "replicated-compute", "replicated-parameter"},
+    # Gates need the sums of MLPs, which are not saved.
+    "video.summed_once": {
+        "padding-waste",
+        "recomputed-collectives",
+        "replicated-compute",
+        "replicated-parameter",
+    },
+    "mixture.none": set(),
+    # Three heads on each device.
+    "delta.none": {"padding-waste"},
+    "delta.summed_once": {"padding-waste"},
 }
 """Twins, and the rules that have findings there which are none of the planted faults."""
 
@@ -155,22 +169,18 @@ LATER_LOW = {
     # Queries, keys and values follow the scores of some layers.
     ("gemma.moved_scores", "payload"): 0.86,
     ("residual.wide_stream", "allocated"): 0.87,
-    # Two gathers of one weight, which the compiler writes differently, are one in the twin.
-    ("latent.summed_again", "payload"): 0.89,
-    # The compiler orders the loop over layers otherwise in the twin.
-    ("gated.wide_stream", "allocated"): 0.68,
+    # The compiler orders the loop over layers otherwise in the twin: see below for the peak.
+    ("gated.wide_stream", "allocated"): 0.76,
     ("gated.whole_moments", "allocated"): 0.85,
     ("parallel.wide_stream", "allocated"): 0.89,
     ("parallel.tensor_moments", "allocated"): 1.14,
-    # A sum of f32 values and one of 16-bit values are one in the twin.
-    ("parallel.wide_product", "payload"): 0.71,
-    # The backward pass does not need what is saved; the compiler adds up gradients apart.
-    ("parallel.summed_again", "payload"): 0,
-    # A weight is gathered once less in the twin.
-    ("learned.summed_again", "payload"): 0.84,
     # The heap of the twin has more gaps: see below for the peak.
     ("learned.wide_positions", "allocated"): 2.37,
     ("learned.undonated", "allocated"): 1.45,
+    # The twin also keeps less of what norms make of the stream.
+    ("video.wide_stream", "allocated"): 0.44,
+    # The heap of the twin has more gaps, and the compiler keeps a norm of one layer less.
+    ("mixture.wide_stream", "allocated"): 1.11,
 }
 """Promises of later steps that are too low or too high: what they are of the measured."""
 NOTHING = {"speech.checkpoint_twice", "gated.checkpoint_twice"}
@@ -180,8 +190,16 @@ HARMLESS = {
     ("unet.wide_skip", "allocated"),
     # The stream is f32, which collectives show (`float32-activations`).
     ("perceiver.wide_latents", "allocated"),
+    ("delta.wide_shift", "allocated"),
 }
 """Faults whose twins allocate more."""
+SENT = {
+    ("masked.wide_places", "allocated"),
+    ("masked.wide_product", "allocated"),
+    ("video.wide_modulation", "allocated"),
+    ("mixture.wide_shared", "allocated"),
+}
+"""Faults that collectives show (`float32-activations`), whose finding promises no memory."""
 
 
 @pytest.mark.parametrize(
@@ -191,7 +209,9 @@ HARMLESS = {
     + advice_accuracy.FRESH
     + advice_accuracy.LAST
     + advice_accuracy.NEXT
-    + advice_accuracy.NEXT_TWIN,
+    + advice_accuracy.NEXT_TWIN
+    + advice_accuracy.EIGHTH
+    + advice_accuracy.EIGHTH_SENT,
 )
 def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
@@ -199,6 +219,8 @@ def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -
         assert own["promised"] == own["measured"] == 0
     elif (name, kind) in HARMLESS:
         assert own["promised"] == 0 > own["measured"]
+    elif (name, kind) in SENT:
+        assert own["promised"] == 0 < own["measured"]
     else:
         known = LATER_LOW.get((name, kind))
         assert own["ratio"] == pytest.approx(
@@ -222,6 +244,37 @@ def test_the_peak_falls_as_promised_where_gaps_grow(name: str, code: str) -> Non
     assert memory.allocated_in_hbm is not None and memory.xla_peak is not None
     gaps = memory.allocated_in_hbm - memory.xla_peak
     assert f"the heap has {gaps:,} B of gaps now" in finding.message
+
+
+@pytest.mark.filterwarnings("ignore:some arrays have no layout")
+@pytest.mark.parametrize(
+    "name",
+    [
+        # The gradients of weights that f32 matmuls read wait in f32.
+        "encoder.wide_product",
+        # The state of the loop, and its gradient, are no stack of a norm.
+        "gated.wide_stream",
+        # What the first layer adds to has another shape.
+        "delta.wide_stream",
+    ],
+)
+def test_the_peak_falls_by_all_that_shrinks(name: str) -> None:
+    own = advice_accuracy.judge(name, ("float32-residuals",), "peak")
+    assert own["ratio"] == pytest.approx(1, abs=0.005)
+
+
+def test_gathers_that_saved_sums_bring_together_are_named() -> None:
+    (finding,) = advice_accuracy.module("decoder.summed_again").lint().of("recomputed-collectives")
+    # Six layers: the weights of 8 heads of queries, and of 4 of keys and of values, on each device.
+    assert finding.figures["weight_bytes"] == 6 * 2048 * (8 + 4 + 4) * 128 * 2
+
+
+def test_f32_sums_that_join_16_bit_sums_vanish() -> None:
+    (finding,) = advice_accuracy.module("parallel.wide_product").lint().of("float32-activations")
+    # The MLP of eight layers, forward: 4 sequences of 2048 tokens on each device.
+    joined = 8 * 4 * 2048 * 2048 * 4
+    assert finding.figures["joined_bytes"] == joined
+    assert f"nothing of {joined:,} B that the program adds to 16-bit sums" in finding.message
 
 
 def test_f32_streams_of_latents_are_found_by_their_collectives() -> None:
@@ -305,6 +358,8 @@ def test_clean_twins(name: str) -> None:
         ("unet.batch_gathered", "batch-gathered"),
         ("unet.batch_gathered", "replicated-compute"),
         ("perceiver.logits_in_full", "logits-in-full"),
+        ("masked.summed_again", "recomputed-collectives"),
+        ("mixture.summed_again", "recomputed-collectives"),
     ],
 )
 def test_the_line_is_that_of_the_fault(name: str, code: str) -> None:
