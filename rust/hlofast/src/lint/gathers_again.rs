@@ -1,9 +1,9 @@
 //! Gathers of weights that go once recomputed collectives are saved (`recomputed-collectives`).
 //!
 //! XLA merges two equal gathers of a computation if few instructions lie between the users of the first one and the
-//! second one (`schedule-aware-collective-cse`). Between the gather of a weight for a recomputed matmul and that for the
-//! gradient of its input lies all that is computed from a recomputed sum: the rest of the layer, and the gradient of
-//! this rest. Once the sum is saved, only the gradient between the two is left.
+//! second one (`schedule-aware-collective-cse`). Between the gather of a weight for a recomputed matmul and the one
+//! for the gradient of its input lies all that is computed from a recomputed sum: the rest of the layer, and the
+//! gradient of this rest. Once the sum is saved, only the gradient between the two is left.
 
 use super::finding::Figure;
 use super::program::Program;
