@@ -17,7 +17,7 @@ use super::constraint::is_constraint;
 use super::finding::Measure;
 use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
-use super::narrowed::{Stored, alike, halved, wide_gradients};
+use super::narrowed::{Stored, alike, halved};
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use super::widened_operands::{WidenedOperands, is_widened_sum, kept_twice, made_for, spared};
@@ -105,9 +105,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         alike.entry(kind).or_insert((u64::from(own.shape.0) + 1, 0)).1 += size(own.bytes);
     }
     let products = Products::new(program);
-    let (operands, gradients) = (OnceCell::new(), OnceCell::new());
-    // Elements of what layers add to where no loop runs them, and the key of its sites.
-    let (mut streams, mut starts) = (HashMap::new(), Vec::new());
+    let operands = OnceCell::new();
     for residual in &residuals {
         let held = size(residual.bytes);
         let Some(kind) = kind(residual.shape).filter(|kind| kind.0 == ElementType::F32) else {
@@ -116,10 +114,6 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let (key, all) = alike.get(&kind).copied().unwrap_or_default();
         if residual.kind != ResidualKind::Activation || held < LEAST {
             continue;
-        }
-        let elements = module.shapes().array(residual.shape).and_then(|array| array.elements());
-        if residual.stacked.is_none() && is_narrow(module, residual.source) {
-            starts.push((elements, residual));
         }
         if all < total / LEAST_PART {
             continue;
@@ -130,23 +124,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let made = is_large.then(|| made_in_f32(program, &products, residual, &residuals));
         let made = made.flatten().or_else(|| made_for(program, operands(), residual));
         let Some(made) = made else { continue };
-        if residual.stacked.is_none() && module.opcode(made) == Opcode::Add {
-            streams.insert(elements, key);
-        }
         let mut site = site(made, residual, total);
         site.change.resized = halved(program, residual, &residuals);
-        let gradients = gradients.get_or_init(|| wide_gradients(program, &products));
-        site.change.halved.clone_from(gradients);
         // Arrays of one shape shrink together.
         site.key = key;
-        sites.push(site);
-    }
-    // What the first layer adds to is f32 because of what it adds, and kept in f32.
-    for (elements, residual) in starts {
-        let Some(key) = streams.get(&elements) else { continue };
-        let mut site = site(residual.source, residual, total);
-        site.change.resized = halved(program, residual, &residuals);
-        site.key = *key;
         sites.push(site);
     }
     let twice = kept_twice(program, &products, &residuals);
@@ -178,12 +159,6 @@ fn site(made: Row, residual: &Residual, total: u64) -> Site {
     site.is_anywhere = true;
     site.phases = vec![Phase::Forward];
     site
-}
-
-/// Whether `row` is a 16-bit value.
-fn is_narrow(module: &Module, row: Row) -> bool {
-    let own = element_type(module, row);
-    own.is_some_and(|own| own.kind() == ElementKind::Float && own.bits() == 16)
 }
 
 /// Whether an array is large enough for a residual that counts.

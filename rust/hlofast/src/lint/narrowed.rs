@@ -1,18 +1,12 @@
-//! What takes half its bytes once residuals that are f32 have 16 bits: arrays of their shapes, and gradients.
-//!
-//! The gradient of a conversion to 16 bits converts the gradient back. The compiler leaves this to what reads the
-//! gradient last, the optimizer, so the gradient of a weight that is converted for its matmul waits in 16 bits, and is
-//! summed over devices in 16 bits. The gradient of a weight that is multiplied in f32 waits in f32.
+//! What takes half its bytes once residuals that are f32 have 16 bits: the arrays of their shapes.
 
-use super::float32_residuals::{Products, added, element_type, is_f32, settle, update};
+use super::float32_residuals::{added, element_type, settle, update};
 use super::program::Program;
 use super::widened_operands::has_statistic;
 use crate::flow::walk::Trail;
-use crate::flow::{Phase, Place};
-use crate::ir::{Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
+use crate::ir::{Dimension, ElementKind, ElementType, Opcode, Row, ShapeId};
 use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind};
-use std::collections::HashSet;
 
 /// What a loop writes into a stack of f32 values.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,73 +91,4 @@ pub(super) fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual
         Resized { shape, bytes: bytes - (bytes / 2).saturating_mul(part) / whole }
     };
     shapes.ids().filter(is_its).map(half).collect()
-}
-
-/// Limit on the arrays that one gradient is followed through.
-const MOST_ARRAYS: usize = 64;
-
-/// The f32 arrays that hold gradients of weights of the forward matmuls whose results are f32, and what they become
-/// on the way to the optimizer: sums over devices, and copies.
-pub(super) fn wide_gradients(program: &Program<'_>, products: &Products<'_>) -> Vec<Place> {
-    let (module, Some(varying)) = (program.module, program.varying()) else { return Vec::new() };
-    let wide = products.wide(program);
-    let columns = module.metadata_columns();
-    let is_gradient = |row: &Row| {
-        let sides = module.operands(*row).iter().take(2);
-        is_f32(module, *row)
-            && program.runs(*row).phase == Phase::Backward
-            && wide.contains(&program.sources().place(columns, *row))
-            && sides.filter(|side| varying.is_from_batch(module, Row(**side))).count() == 2
-    };
-    let mut found = HashSet::new();
-    for product in program.products().filter(is_gradient) {
-        let row = program.scheduled(product);
-        let own = wide_elements(module, module.shape(product));
-        let is_own = |shape: &ShapeId| wide_elements(module, *shape) == own;
-        // A fusion around the matmul may return other arrays too.
-        let mut open: Vec<(Row, Option<u32>)> = match module.shapes().tuple(module.shape(row)) {
-            None => is_own(&module.shape(row)).then_some((row, None)).into_iter().collect(),
-            Some(parts) => {
-                let parts = (0..).zip(parts).filter(|(_, shape)| is_own(shape));
-                parts.map(|(index, _)| (row, Some(index))).collect()
-            }
-        };
-        for _ in 0..MOST_ARRAYS {
-            let Some(array) = open.pop() else { break };
-            if found.insert(array) {
-                next(module, array, &mut open);
-            }
-        }
-    }
-    let place = |(row, index): (Row, Option<u32>)| Place { row, path: Vec::from_iter(index) };
-    found.into_iter().map(place).collect()
-}
-
-/// The elements of an f32 array.
-fn wide_elements(module: &Module, shape: ShapeId) -> Option<u64> {
-    let array = module.shapes().array(shape)?;
-    (array.element_type == ElementType::F32).then(|| array.elements())?
-}
-
-/// Appends the f32 arrays that sums over devices and copies make of an array: the result of a row, or an element of it.
-fn next(module: &Module, (row, index): (Row, Option<u32>), open: &mut Vec<(Row, Option<u32>)>) {
-    use Opcode::*;
-    for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
-        let position = || module.operands(user).iter().position(|own| Row(*own) == row);
-        let after = match (module.opcode(user), index) {
-            (GetTupleElement, Some(index)) => {
-                (module.tuple_index(user) == Some(index as usize)).then_some(None)
-            }
-            (CopyDone, Some(_)) => Some(None),
-            (AllReduceDone, _) => Some(index),
-            (CopyStart, None) => Some(Some(0)),
-            (AllReduce | AllReduceStart | ReduceScatter, None) => {
-                let is_tuple = module.shapes().tuple(module.shape(user)).is_some();
-                position().and_then(|at| u32::try_from(at).ok()).map(|at| is_tuple.then_some(at))
-            }
-            (Copy | Bitcast | Reshape | Transpose, None) => Some(None),
-            _ => None,
-        };
-        open.extend(after.map(|index| (user, index)));
-    }
 }

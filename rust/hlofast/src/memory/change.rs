@@ -79,8 +79,6 @@ pub struct Change {
     pub resized: Vec<Resized>,
     /// Arrays that have the shape of one of `resized` by chance, and keep their bytes.
     pub kept: Vec<Place>,
-    /// Arrays that take half their bytes, whatever others of their shape take.
-    pub halved: Vec<Place>,
     /// Arrays that the program then does not make.
     pub spared: Vec<Spared>,
 }
@@ -88,8 +86,7 @@ pub struct Change {
 impl Change {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        let is_resized =
-            !self.divided.is_empty() || !self.resized.is_empty() || !self.halved.is_empty();
+        let is_resized = !self.divided.is_empty() || !self.resized.is_empty();
         self.donated.is_empty() && self.spared.is_empty() && !is_resized
     }
 
@@ -97,11 +94,9 @@ impl Change {
     pub fn add(&mut self, other: Change) {
         self.donated.extend(other.donated);
         self.resized.extend(other.resized);
-        for (own, more) in [(&mut self.kept, other.kept), (&mut self.halved, other.halved)] {
-            own.extend(more);
-            own.sort_by(|a, b| (a.row.0, &a.path).cmp(&(b.row.0, &b.path)));
-            own.dedup();
-        }
+        self.kept.extend(other.kept);
+        self.kept.sort_by(|a, b| (a.row.0, &a.path).cmp(&(b.row.0, &b.path)));
+        self.kept.dedup();
         self.spared.extend(other.spared);
         for alike in other.divided {
             if !self.divided.contains(&alike) {
@@ -187,8 +182,6 @@ pub fn memory_after(
             sizes.bytes[value] = before.bytes[value];
         }
     }
-    let halved = change.halved.iter().filter_map(|place| node(&reader, place));
-    sizes.halve(halved.map(|node| frame.layout.values[node as usize]).collect());
     let spared = change.spared.iter().filter_map(|own| own.values(&reader, &frame.layout.values));
     let spared: Vec<(u32, u32)> = spared.flatten().collect();
     sizes.leave_out(spared.iter().map(|(_, user)| *user));

@@ -370,16 +370,6 @@ impl<'a> Sizes<'a> {
         }
     }
 
-    /// Values that take half their bytes.
-    pub fn halve(&mut self, mut values: Vec<u32>) {
-        values.sort_unstable();
-        values.dedup();
-        for value in values {
-            self.bytes[value as usize] /= 2;
-            self.is_changed = true;
-        }
-    }
-
     fn of(&self, shape: ShapeId) -> i64 {
         self.by_shape.get(shape.0 as usize).copied().unwrap_or(0)
     }
