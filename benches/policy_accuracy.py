@@ -358,6 +358,7 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
                 number = int(re.sub(r"\D", "", program))
                 part = "fitted" if number in policy_texts.FITTED_DRAWS else "held out"
                 part = f"Python loops, {part}" if number in policy_texts.LOOP_DRAWS else part
+                part = f"drawn last, {part}" if number in policy_texts.LATER_DRAWS else part
                 part = "fewer layers" if program.endswith("_short") else part
             known.setdefault(f"{label}, {part}", []).extend(
                 abs(own / peaks[program, policy] - 1)

@@ -33,7 +33,7 @@ pub struct Again<'a> {
     /// text moves them already.
     pub offloaded: Vec<(i64, RangeInclusive<u32>, bool)>,
     /// Whether gradients of weights move (`late.rs`): only where the policy keeps less than the text.
-    moves: bool,
+    pub moves: bool,
 }
 
 /// A node under a policy. The search visits every node of a body for every policy, so what it reads
@@ -75,9 +75,15 @@ fn end_of(step: u32) -> u32 {
 }
 
 impl<'a> Again<'a> {
-    /// What the scan `number` recomputes if the savable values have these fates. Adds to `outcome`
-    /// the values that are saved.
-    pub fn new(policies: &'a Policies, number: u32, fates: &[Fate], outcome: &mut Outcome) -> Self {
+    /// What the scan `number` recomputes if the savable values have these fates, and gradients of weights wait only if
+    /// they `may_move`. Adds to `outcome` the values that are saved.
+    pub fn new(
+        policies: &'a Policies,
+        number: u32,
+        fates: &[Fate],
+        may_move: bool,
+        outcome: &mut Outcome,
+    ) -> Self {
         let (scan, fixed) = (&policies.scans[number as usize], &policies.fixed[number as usize]);
         let body = &scan.body;
         let mut states = vec![State::default(); body.nodes.len()];
@@ -85,7 +91,7 @@ impl<'a> Again<'a> {
             let own = fixed.savable[*node as usize].and_then(|at| fates.get(at as usize));
             states[*node as usize].fate = own.copied().unwrap_or_default();
         }
-        let moves = moves(policies, scan, fixed, &states);
+        let moves = may_move && moves(policies, scan, fixed, &states);
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();

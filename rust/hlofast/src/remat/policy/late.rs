@@ -4,9 +4,9 @@
 //! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
 //! that fits, nothing in the layer waits for these gradients: they run late, and what they read stays in
 //! memory until then. So where XLA for TPUs has rematerialised by itself, the model lets them wait under every
-//! policy that keeps less than the text does. Where it has not, the text's order is that of a program that
-//! fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`). Judged by
-//! `benches/policy_accuracy.py`.
+//! policy that keeps less than the text does, unless the peak is much lower if they run at once (`orders.rs`). Where
+//! it has not, the text's order is that of a program that fits, and the model looks at another of XLA's orders as
+//! well (`memory/listed.rs`). Judged by `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;

@@ -498,7 +498,7 @@ impl Policies {
         let mut prefixes = Vec::new();
         let mut every: Vec<Again<'_>> = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
-            let again = Again::new(self, number, fates, &mut outcome);
+            let again = Again::new(self, number, fates, true, &mut outcome);
             again.account(&mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
             let before = outcome.seconds;
@@ -525,13 +525,9 @@ impl Policies {
                 (outcome.moving, outcome.waiting) = (None, None);
             }
         }
-        let (mut peak, mut step) = bytes.highest(&prefixes);
+        let moves = every.iter().any(|again| again.moves);
+        let (mut peak, mut step) = self.lowest(fates, (bytes, &prefixes), moves);
         let mut timeline = &self.timeline;
-        // Rows that wait in the text run before the loop under a policy that saves nothing, if that needs less.
-        if self.keeps_less(fates) && !self.saves_any(fates) {
-            self.waiting.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
-            (peak, step) = (peak, step).min(bytes.highest(&prefixes));
-        }
         // Of its orders XLA takes the one that needs less memory.
         if let Some((late, own)) = self.late.as_deref() {
             let (most, at) = late.highest(fates, own);
@@ -557,23 +553,6 @@ impl Policies {
         outcome.peak = if self.savable.is_empty() { self.peak } else { peak };
         outcome.at = timeline.row(step);
         outcome
-    }
-
-    /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,
-    /// of a module with scans.
-    fn highest(&self, fates: Option<&[Fate]>) -> (i64, usize, i64) {
-        let mut outcome = Outcome::default();
-        let mut bytes = self.timeline.changes();
-        let mut prefixes = Vec::new();
-        for (number, scan) in (0u32..).zip(&self.scans) {
-            let Some(fates) = fates else { break };
-            let again = Again::new(self, number, fates, &mut outcome);
-            again.account(&mut bytes, &mut outcome);
-            prefixes.push((*scan.back_steps.start(), again.prefix()));
-        }
-        let (most, at) = bytes.highest(&prefixes);
-        self.early.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
-        (most, at, bytes.highest(&prefixes).0)
     }
 
     /// FLOPs that a product takes in a step on one device; None if unknown.

@@ -1,7 +1,9 @@
 //! In which of its orders XLA runs a step under a policy.
 
+use super::again::Again;
+use super::base::Changes;
 use super::scans::Scan;
-use super::{Fate, Policies, SavableKind};
+use super::{Fate, Outcome, Policies, SavableKind};
 use crate::cost::Backend;
 use crate::flow::has_compiler_clones;
 use crate::ir::Module;
@@ -12,6 +14,17 @@ const MARGIN: f64 = 1.02;
 /// The same under policies that save values. XLA kept the order of programs whose peaks are 1.21 and 1.28 times
 /// apart, and changed it where they are 1.35 times apart (`roomy_model_v5e_4` in `tests/fixtures/policy_roomy.py`).
 const APART: f64 = 1.3;
+/// The same for the gradient of the head, which runs before the backward loop and not after it (`waiting.rs`), under
+/// policies that save values. It waited where the peaks are 1.16 times apart (`drawn108`), and ran before where they
+/// are 1.20 (`drawn109`, `drawn306`) and 1.30 times apart (`drawn145`).
+const WAITING_APART: f64 = 1.18;
+/// The same for gradients of weights, which run at once and do not wait (`late.rs`). They waited where the peaks are up
+/// to 1.12 times apart (`long_v5e_16`), and ran at once where they are 1.16 (`vision_v6e_8`) and 1.19 to 1.25 times
+/// apart (`drawn112`).
+const MOVING_APART: f64 = 1.15;
+
+/// By step: the most bytes that work before it needs, and those of them that the step itself counts.
+type Prefixes = Vec<(u32, (i64, i64))>;
 
 impl Policies {
     /// Whether a policy keeps less in device memory than the step as it is.
@@ -43,6 +56,64 @@ impl Policies {
         }
         let is_in_rings = self.scans.iter().any(|scan| scan.is_in_rings);
         (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
+    }
+
+    /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,
+    /// of a module with scans.
+    pub(super) fn highest(&self, fates: Option<&[Fate]>) -> (i64, usize, i64) {
+        let (mut bytes, prefixes) = self.accounted(fates, true);
+        let (most, at) = bytes.highest(&prefixes);
+        self.early.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+        (most, at, bytes.highest(&prefixes).0)
+    }
+
+    /// The peak under a policy, and its step, if the text has the order of a program that XLA has rematerialised, which
+    /// the step under the policy is not: the gradient of the head, which waits in the text, may run before the backward
+    /// loop, and gradients of weights, which would wait (`moves`), at once. Of its orders XLA takes the one that needs
+    /// the least memory by its own count, so another one than the text's only if its modelled peak is clearly lower.
+    pub(super) fn lowest(
+        &self,
+        fates: &[Fate],
+        (mut bytes, prefixes): (Changes<'_>, &Prefixes),
+        moves: bool,
+    ) -> (i64, usize) {
+        let mut lowest = bytes.highest(prefixes);
+        let mut is_ahead = false;
+        if !self.waiting.is_empty() && self.keeps_less(fates) {
+            let times = if self.saves_any(fates) { WAITING_APART } else { 1.0 };
+            self.waiting.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            let ahead = bytes.highest(prefixes);
+            is_ahead = ahead.0 as f64 * times < lowest.0 as f64;
+            lowest = if is_ahead { ahead } else { lowest };
+        }
+        if moves {
+            let (mut bytes, prefixes) = self.accounted(Some(fates), false);
+            let waiting = self.waiting.iter().filter(|_| is_ahead);
+            waiting.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            let at_once = bytes.highest(&prefixes);
+            let is_lower = at_once.0 as f64 * MOVING_APART < lowest.0 as f64;
+            lowest = if is_lower { at_once } else { lowest };
+        }
+        lowest
+    }
+
+    /// The bytes at each step of a module with scans under a policy or as it is, with the work before its backward
+    /// bodies. Gradients of weights wait if they `may_move` (`late.rs`).
+    pub(super) fn accounted(
+        &self,
+        fates: Option<&[Fate]>,
+        may_move: bool,
+    ) -> (Changes<'_>, Prefixes) {
+        let mut outcome = Outcome::default();
+        let mut bytes = self.timeline.changes();
+        let mut prefixes = Vec::new();
+        for (number, scan) in (0u32..).zip(&self.scans) {
+            let Some(fates) = fates else { break };
+            let again = Again::new(self, number, fates, may_move, &mut outcome);
+            again.account(&mut bytes, &mut outcome);
+            prefixes.push((*scan.back_steps.start(), again.prefix()));
+        }
+        (bytes, prefixes)
     }
 }
 

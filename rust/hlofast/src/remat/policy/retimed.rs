@@ -184,12 +184,15 @@ pub fn retime(memory: &Memory, graph: &Graph, new: &[u32], values: &mut [LiveVal
         let (first, last) = (value.first_step, value.last_step);
         let mut end = to(last);
         if let Some(node) = node_of(graph, value).filter(|_| rows.contains(&value.row.0)) {
-            for user in graph.users(node) {
-                let step = memory.step_of(graph.nodes[*user as usize].outer);
-                if let Some(step) = step.filter(|step| (first..=last).contains(step)) {
-                    end = end.max(to(step));
-                }
+            let users = graph.users(node).iter();
+            let read =
+                || users.clone().filter_map(|own| memory.step_of(graph.nodes[*own as usize].outer));
+            // A value ends before the row that writes over it, as sums over devices do: it goes where that row goes.
+            if read().all(|step| step != last) && read().any(|step| step == last + 1) {
+                end = to(last + 1).saturating_sub(1);
             }
+            let within = read().filter(|step| (first..=last).contains(step));
+            end = within.map(to).fold(end, u32::max);
         }
         let start = to(first);
         let end = end.max(start);

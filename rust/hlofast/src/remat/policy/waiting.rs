@@ -3,8 +3,9 @@
 //! XLA rematerialises a program that does not fit after it has scheduled it, so its text has the order of a program
 //! of another size: the gradient of the head often runs last there, and the logits are in memory during the backward
 //! loop. XLA's memory scheduler takes the one of its orders that needs the least memory. Under a policy the loop is
-//! where the peak is, and an order with these rows before the loop needs less. XLA for v5p keeps the order of the
-//! text: the gradient of the head waits in `sgd_v5p_8` and `drawn123` whatever the policy.
+//! where the peak is, and an order with these rows before the loop needs less; if the policy saves values, only if it
+//! needs much less (`orders.rs`). XLA for v5p keeps the order of the text: the gradient of the head waits in
+//! `sgd_v5p_8` and `drawn123` whatever the policy.
 
 use super::scans::Scan;
 use crate::ir::intern::BuildMix;
