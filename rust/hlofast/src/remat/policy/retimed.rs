@@ -188,8 +188,9 @@ pub fn retime(memory: &Memory, graph: &Graph, new: &[u32], values: &mut [LiveVal
             let read =
                 || users.clone().filter_map(|own| memory.step_of(graph.nodes[*own as usize].outer));
             // A value ends before the row that writes over it, as sums over devices do: it goes where that row goes.
-            if read().all(|step| step != last) && read().any(|step| step == last + 1) {
-                end = to(last + 1).saturating_sub(1);
+            let next = last.saturating_add(1);
+            if read().all(|step| step != last) && read().any(|step| step == next) {
+                end = to(next).saturating_sub(1);
             }
             let within = read().filter(|step| (first..=last).contains(step));
             end = within.map(to).fold(end, u32::max);
