@@ -51,6 +51,8 @@ NAMED = {
 }
 """The values that a policy of names saves or offloads."""
 OFFLOADS = ("offload_mlp",)
+UNLIKE = ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "vmapped", "functions")
+"""Sets of train steps unlike the others, asked without and with the device."""
 OTHERS = ("groups", "nameless", "offloaded")
 """Kinds of programs with rows of their own."""
 MOVED = ("offload_dots", "offload_input")
@@ -310,10 +312,10 @@ def chosen() -> list[str]:
     return lines
 
 
-def unlike(name: str, folder: Path | None = None) -> list[str]:
+def unlike(name: str, folder: Path | None = None, is_named: bool = False) -> list[str]:
     """Peaks of a set of train steps of `make_unlike.py` or its siblings: a line each, one for all.
 
-    Texts that are not committed are read from `folder`.
+    Texts that are not committed are read from `folder`. `is_named`: whether to name the device.
     """
     lines = (FIXTURES / "policies" / f"{name}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
@@ -330,8 +332,8 @@ def unlike(name: str, folder: Path | None = None) -> list[str]:
                 texts[program + suffix] = place.read_bytes()
             if program + suffix not in texts:
                 continue
-            chip = chips.get(program) if name == "drawn" else None
-            device = None if chip is None else f"tpu-{chip}"
+            chip = chips.get(program) or "v5p"  # Those of `make_unlike.py` are all for v5p.
+            device = f"tpu-{chip}" if is_named or name == "drawn" else None
             module = hlofast.loads(texts[program + suffix], device=device)
             policies = module.remat().policies
             found_peaks = {} if policies is None else {"none": policies.peak}
@@ -566,17 +568,11 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
-    for name in (
-        "unlike",
-        "unlike2",
-        "unlike3",
-        "unlike4",
-        "unlike5",
-        "vmapped",
-        "functions",
-        "drawn",
-    ):
+    for name in (*UNLIKE, "drawn"):
         print(f"train steps unlike the others: {name}", *unlike(name, given.unlike), sep="\n  ")
+    for name in UNLIKE:
+        named = [line for line in unlike(name, given.unlike, True) if " peaks, median " in line]
+        print(f"the same with the device named: {name}", *named, sep="\n  ")
     print("train steps with loops in their layers", *inner_loops(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
     parts = {"fitted": (False,), "held out": (True,), "both": (False, True)}

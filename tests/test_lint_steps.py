@@ -5,6 +5,7 @@
 `benches/advice_accuracy.py` compares each promise with what the twin measures, whose source follows the remedy.
 """
 
+import re
 import sys
 from typing import Any
 
@@ -126,7 +127,7 @@ CLEAN = {
     "delta.none": {"padding-waste"},
     "delta.summed_once": {"padding-waste"},
 }
-"""Twins, and the rules that have findings there which are none of the planted faults."""
+"""Twins, and the rules that find something there besides the planted faults."""
 
 
 def at(name: str) -> int:
@@ -223,8 +224,9 @@ def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -
         assert own["promised"] == 0 < own["measured"]
     else:
         known = LATER_LOW.get((name, kind))
+        most = 0.06 if codes[0] in ("recomputed-collectives", "float32-activations") else 0.1
         assert own["ratio"] == pytest.approx(
-            1 if known is None else known, abs=0.1 if known is None else 0.02
+            1 if known is None else known, abs=most if known is None else 0.02
         )
 
 
@@ -250,7 +252,7 @@ def test_the_peak_falls_as_promised_where_gaps_grow(name: str, code: str) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        # The state of the loop, and its gradient, are no stack of a norm.
+        # The state of the loop and its gradient shrink besides the stacks of norms.
         "dit.wide_modulation",
         "gated.wide_stream",
     ],
@@ -271,7 +273,7 @@ def test_f32_sums_that_join_16_bit_sums_vanish() -> None:
     # The MLP of eight layers, forward: 4 sequences of 2048 tokens on each device.
     joined = 8 * 4 * 2048 * 2048 * 4
     assert finding.figures["joined_bytes"] == joined
-    assert f"nothing of {joined:,} B that the program adds to 16-bit sums" in finding.message
+    assert f"{joined:,} B join 16-bit sums over the same devices" in finding.message
 
 
 def test_f32_streams_of_latents_are_found_by_their_collectives() -> None:
@@ -460,3 +462,28 @@ def test_gaps_of_the_heap_are_said_where_they_matter(name: str) -> None:
     assert ("gaps between values" in finding.message) == differs
     if differs:
         assert f"what XLA allocates falls by {allocated:,} B" in finding.message
+
+
+def test_ways_from_a_gather_are_not_followed_one_by_one() -> None:
+    name = "decoder.summed_again"
+    (finding,) = advice_accuracy.module(name).lint().of("recomputed-collectives")
+    gather = value = finding.names[-1]
+    lines = []
+    for line in advice_accuracy.texts()[name].decode().splitlines():
+        lines.append(line)
+        if own := re.match(rf" *%{re.escape(gather)} = (\S+) all-gather\(", line):
+            shape = own[1]
+            # Four ways from each value to the next one.
+            for number in range(40):
+                lines += [
+                    f"  %pair.{number} = ({shape}, {shape}) tuple(%{value}, %{value})",
+                    f"  %one.{number} = {shape} get-tuple-element(%pair.{number}), index=0",
+                    f"  %other.{number} = {shape} get-tuple-element(%pair.{number}), index=1",
+                    f"  %both.{number} = ({shape}, {shape}) tuple(%one.{number}, %other.{number})",
+                    f"  %next.{number} = {shape} get-tuple-element(%both.{number}), index=0",
+                ]
+                value = f"next.{number}"
+    assert value == "next.39"
+    module = hlofast.loads("\n".join(lines), device="tpu-v5p")
+    (again,) = module.lint().of("recomputed-collectives")
+    assert again.figures["weight_bytes"] == finding.figures["weight_bytes"]

@@ -51,7 +51,8 @@ def policies(program):
         # The gradient of 16-bit scores is written over that of the weights: 74 % too high without.
         ("drawn109", "nothing", 0.05),
         ("drawn109", "dots", 0.06),
-        # Nor does the gradient of the head wait here, although the policy saves values: 21 % too high without.
+        # The gradient of the head runs before the backward loop here too, under a policy that saves values: 21 % too
+        # high without.
         ("drawn109", "plain_dots", 0.03),
         # XLA combines the gathers of all layers' weights: each result is one of them. The biases at the end of a layer are
         # its own: 47 % too high without. A gradient ends where the sum over devices that takes its place begins, also

@@ -22,7 +22,8 @@ use crate::cost::Backend;
 use crate::flow::Phase;
 use crate::flow::walk::{Passes, Trail, Use, converts, uses};
 use crate::ir::{CallRole, ElementKind, ElementType, Module, Opcode, Row, ShapeView};
-use std::collections::HashSet;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "float32-activations",
@@ -83,6 +84,7 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     let from = sites.len();
     let mut others = Vec::new();
     let scores = resharded_scores::moved(program);
+    let sums = OnceCell::new();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
         // With one sharding, scores are not sent at all, nor are queries, keys and values that follow them. Where weights
@@ -129,7 +131,8 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         let mut site = Site::new(collective.row).runs(&runs).of(number);
-        let joined = runs.times(joined(program, collective)).unwrap_or(0).min(payload);
+        let joined = joined(program, collective, sums.get_or_init(|| sums_by_row(program)));
+        let joined = runs.times(joined).unwrap_or(0).min(payload);
         site.bytes = Some(joined + (payload - joined) / 2);
         site = site.sum("payload_bytes", payload);
         if joined > 0 {
@@ -168,25 +171,40 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
+/// The all-reduces whose groups are known, by each row that returns their results.
+fn sums_by_row<'a>(program: &Program<'a>) -> HashMap<Row, &'a Collective> {
+    let all = program.collectives.collectives.iter();
+    let sums = all.filter(|own| own.kind == CollectiveKind::AllReduce && own.groups.is_some());
+    sums.flat_map(|own| std::iter::once(own.row).chain(own.done).map(move |row| (row, own)))
+        .collect()
+}
+
 /// Bytes of f32 arrays whose sums over devices the program only adds to 16-bit sums over the same devices. Once both
 /// have 16 bits, XLA adds the arrays first and sums the result over devices (`all-reduce-reassociate`).
-fn joined(program: &Program<'_>, collective: &Collective) -> u64 {
+fn joined(program: &Program<'_>, collective: &Collective, sums: &HashMap<Row, &Collective>) -> u64 {
     let module = program.module;
-    let is_other = |row: Row| {
-        let mut others = program.collectives.collectives.iter();
-        let other = others.find(|own| own.row == row || own.done == Some(row));
-        other.is_some_and(|own| {
-            own.kind == CollectiveKind::AllReduce
-                && own.groups.is_some()
-                && own.groups == collective.groups
-                && own.row != collective.row
-        })
+    let is_other = |made: &Trail| {
+        let shapes = module.shapes();
+        let shape = match made.path() {
+            [] => Some(module.shape(made.row)),
+            [at] => {
+                shapes.tuple(module.shape(made.row)).and_then(|own| own.get(*at as usize).copied())
+            }
+            _ => None,
+        };
+        let is_narrow = shape.and_then(|shape| shapes.array(shape)).is_some_and(|array| {
+            array.element_type.kind() == ElementKind::Float && array.element_type.bits() == 16
+        });
+        is_narrow
+            && sums
+                .get(&made.row)
+                .is_some_and(|own| own.groups == collective.groups && own.row != collective.row)
     };
     let is_joined = |used: &Use| {
         let other = Trail::within(used.row, &used.calls);
         let other = other.operand(module, 1 - used.operand.min(1));
         module.opcode(used.row) == Opcode::Add
-            && other.is_some_and(|own| is_other(own.follow(module, converts).row))
+            && other.is_some_and(|own| is_other(&own.follow(module, converts)))
     };
     let keeps = |module: &Module, row: Row, operand: usize| {
         operand == 0 && (converts(module.opcode(row)) || is_constraint(module, row))
@@ -379,15 +397,15 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         false => "matmuls return 16-bit values",
     };
     let joined = match site.figure("joined_bytes") {
-        0 => String::new(),
+        0 => " of it".to_owned(),
         joined => format!(
-            ", and nothing of {} that the program adds to 16-bit sums over the same devices",
+            " of the rest; {} join 16-bit sums over the same devices and are not sent",
             bytes(joined)
         ),
     };
     format!(
         "{}{along} {} activations in f32 although most {narrow}: {} of payload per step, {} of \
-         all collectives; 16-bit values send half of it{joined}",
+         all collectives; 16-bit values send half{joined}",
         counted(site.places, kind, &format!("{kind}s")),
         form(site.places, "sends", "send"),
         bytes(payload),

@@ -24,6 +24,7 @@ use super::widened_operands::{WidenedOperands, is_widened_sum, kept_twice, made_
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
+use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind, residuals};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -106,6 +107,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
     let products = Products::new(program);
     let operands = OnceCell::new();
+    let mut unstacked: HashMap<ShapeId, Vec<Resized>> = HashMap::new();
     for residual in &residuals {
         let held = size(residual.bytes);
         let Some(kind) = kind(residual.shape).filter(|kind| kind.0 == ElementType::F32) else {
@@ -125,7 +127,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let made = made.flatten().or_else(|| made_for(program, operands(), residual));
         let Some(made) = made else { continue };
         let mut site = site(made, residual, total);
-        site.change.resized = halved(program, residual, &residuals);
+        // Arrays that no loop stacks shrink alike, if their shape is one.
+        let resized = || halved(program, residual, &residuals);
+        site.change.resized = match residual.stacked {
+            Some(_) => resized(),
+            None => unstacked.entry(residual.shape).or_insert_with(resized).clone(),
+        };
         // Arrays of one shape shrink together.
         site.key = key;
         sites.push(site);

@@ -14,13 +14,20 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
-/// XLA merges two gathers with at most so many instructions between their matmuls. In dumps of its passes it merges
-/// gathers 46 apart and keeps those 76 apart (`decoder.summed_once`, `masked.summed_again`). Final texts have up to 38
-/// instructions more, where a matmul is split into parts. In planted steps, gathers that it merges once results are
-/// saved are 24 to 68 apart, and those that it keeps 138 or more (`video.summed_once`).
-const NEAR: u32 = 96;
+/// XLA merges two gathers if few instructions lie between their users: it compares the heights of the users in the
+/// graph (`schedule_aware_collective_ops_cse.cc` of openxla/xla). The number here is fitted: the longest path between
+/// the two matmuls in final texts, where a matmul may be split into parts. In planted steps, gathers that XLA merges
+/// once results are saved are 24 to 68 apart (`masked.summed_again`).
+const NEAR: u32 = 68;
+/// Those that it keeps apart are 138 or more instructions apart (`video.summed_once`). Between the two limits it is
+/// not known.
+const FAR: u32 = 138;
 /// Limit on fusions in fusions.
 const DEEPEST: usize = 4;
+/// Limit on the rows that are looked at to measure all distances of a module, and on those between a gather and what
+/// computes with it.
+const MOST_VISITED: usize = 1 << 20;
+const MOST_PASSED: usize = 256;
 
 /// Adds the gathers of weights that go with the collectives: those of matmuls that are then not recomputed, where
 /// the backward pass has a gather of its own of the same weight, and those of the backward pass that the compiler
@@ -52,7 +59,7 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
     let feeds = feeds(program, sites);
     let saved = sites.iter().filter_map(|site| site.subjects.first());
     let saved = saved.map(|row| program.scheduled(*row)).collect();
-    let mut paths = Paths { module, saved, depths: HashMap::default() };
+    let mut paths = Paths { module, saved, depths: HashMap::default(), left: MOST_VISITED };
     for (collective, weight) in in_phase(Phase::Recompute) {
         let Some(others) = backward.get_mut(&weight) else { continue };
         let place = program.sources().place(columns, collective.row);
@@ -63,19 +70,26 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
         let is_alike = |other: &&Collective| {
             within(other.row) == within(collective.row)
                 && other.payload() == collective.payload()
-                && other.group_size == collective.group_size
+                && other.groups == collective.groups
         };
         let its = sites.iter().position(is_its);
         let fed = feeds.get(&end(program, collective)).copied();
         let (at, gone) = match (its, fed) {
             (Some(at), _) => (at, collective),
-            (None, Some(at)) => match others
-                .iter()
-                .position(|other| is_alike(other) && paths.is_near(program, collective, other))
-            {
-                Some(other) => (at, others.swap_remove(other)),
-                None => continue,
-            },
+            (None, Some(at)) => {
+                let alike = (0..others.len()).filter(|other| is_alike(&others[*other]));
+                let apart =
+                    alike.map(|other| (paths.between(program, collective, others[other]), other));
+                let nearest = apart.min();
+                match nearest {
+                    Some((apart, other)) if apart <= NEAR => (at, others.swap_remove(other)),
+                    Some((apart, _)) if apart < FAR => {
+                        sites[at].is_lower_bound = true;
+                        continue;
+                    }
+                    _ => continue,
+                }
+            }
             (None, None) => {
                 // Whether gathers that are far apart in the schedule then become one is not known.
                 for site in sites.iter_mut() {
@@ -98,8 +112,8 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
     }
 }
 
-/// The rows from which the recomputed collectives of `sites` are computed by recomputed work, each with the number of
-/// such a site.
+/// The rows that recomputed work uses for the recomputed collectives of `sites`, each with the number of one site: of
+/// those that a row leads to, the first in the program, which may not be the nearest.
 fn feeds(program: &Program<'_>, sites: &[Site]) -> HashMap<Row, usize, BuildMix> {
     let module = program.module;
     let is_other = |row: Row| {
@@ -138,40 +152,47 @@ struct Paths<'a> {
     saved: HashSet<Row, BuildMix>,
     /// By fused computation: the longest path from each parameter to the result.
     depths: HashMap<ComputationId, Vec<u32>, BuildMix>,
+    /// Rows that may still be visited.
+    left: usize,
 }
 
 impl Paths<'_> {
-    /// Whether the compiler merges the gather `first` and the later gather `second`, once results are saved.
-    fn is_near(&mut self, program: &Program<'_>, first: &Collective, second: &Collective) -> bool {
+    /// The instructions on the longest path from the gather `first` to what computes with the later gather `second`, once
+    /// results are saved; the most if there is no path, or if it is not measured.
+    fn between(&mut self, program: &Program<'_>, first: &Collective, second: &Collective) -> u32 {
         let module = self.module;
         let (from, to) = (end(program, first), end(program, second));
-        let Some(last) = self.reader(to) else { return false };
-        let rows = module.computation(module.computation_of(from)).rows();
+        let last = self.reader(to).filter(|last| from.0 < last.0);
+        let Some(last) = last else { return u32::MAX };
         // Rows follow each other in the order of the schedule.
+        let Some(left) = self.left.checked_sub((last.0 - from.0) as usize) else { return u32::MAX };
+        self.left = left;
         let mut lengths: HashMap<Row, u32, BuildMix> = HashMap::from_iter([(from, 0)]);
-        for row in rows.map(Row).filter(|row| (from.0 + 1..=last.0).contains(&row.0)) {
+        for row in (from.0 + 1..=last.0).map(Row) {
             if self.saved.contains(&row) {
                 continue;
             }
             let operands = module.operands(row).iter().enumerate();
             let lengths_of = operands.filter_map(|(at, own)| Some((at, *lengths.get(&Row(*own))?)));
             let lengths_of: Vec<_> = lengths_of.collect();
-            let longest =
-                lengths_of.into_iter().map(|(at, own)| own + self.step(row, at, DEEPEST)).max();
-            lengths.extend(longest.map(|own| (row, own)));
+            let steps = lengths_of.into_iter();
+            let longest = steps.map(|(at, own)| own.saturating_add(self.step(row, at, DEEPEST)));
+            lengths.extend(longest.max().map(|own| (row, own)));
         }
-        lengths.get(&last).is_some_and(|length| *length <= NEAR)
+        lengths.get(&last).copied().unwrap_or(u32::MAX)
     }
 
     /// The first row that computes with the value of `row`.
     fn reader(&self, row: Row) -> Option<Row> {
         let mut open = vec![row];
+        let mut passed: HashSet<Row, BuildMix> = HashSet::default();
         let mut found: Option<Row> = None;
         while let Some(row) = open.pop() {
             for user in self.module.users().get(row.0).iter().map(|user| Row(*user)) {
-                match passes(self.module.opcode(user)) {
-                    true => open.push(user),
-                    false => found = Some(found.map_or(user, |own| own.min(user))),
+                if !passes(self.module.opcode(user)) {
+                    found = Some(found.map_or(user, |own| own.min(user)));
+                } else if passed.len() < MOST_PASSED && passed.insert(user) {
+                    open.push(user);
                 }
             }
         }
@@ -215,7 +236,7 @@ impl Paths<'_> {
     }
 }
 
-/// What computes nothing.
+/// Whether an operation hands its operand on.
 fn passes(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

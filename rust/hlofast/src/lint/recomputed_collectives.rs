@@ -282,7 +282,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     };
     let weights = match site.figure("weight_bytes") {
         0 => String::new(),
-        weights => format!(", with {} of weights that their matmuls gather", bytes(weights)),
+        weights => format!(", with {} of gathers of weights that go too", bytes(weights)),
     };
     format!(
         "{places} {place} {} recomputed{times} and {} {} of payload again, {} of the {} along \

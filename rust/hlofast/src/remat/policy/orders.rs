@@ -14,13 +14,12 @@ const MARGIN: f64 = 1.02;
 /// The same under policies that save values. XLA kept the order of programs whose peaks are 1.21 and 1.28 times
 /// apart, and changed it where they are 1.35 times apart (`roomy_model_v5e_4` in `tests/fixtures/policy_roomy.py`).
 const APART: f64 = 1.3;
-/// The same for the gradient of the head, which runs before the backward loop and not after it (`waiting.rs`), under
-/// policies that save values. It waited where the peaks are 1.16 times apart (`drawn108`), and ran before where they
-/// are 1.20 (`drawn109`, `drawn306`) and 1.30 times apart (`drawn145`).
+/// How many times lower the peak must be with the gradient of the head before the backward loop (`waiting.rs`), under
+/// policies that save values, for XLA to run it there. Fitted: the gradient waited at 1.16 (`drawn108`), and ran
+/// before the loop at 1.20 (`drawn109`, `drawn306`) and 1.30 (`drawn145`).
 const WAITING_APART: f64 = 1.18;
-/// The same for gradients of weights, which run at once and do not wait (`late.rs`). They waited where the peaks are up
-/// to 1.12 times apart (`long_v5e_16`), and ran at once where they are 1.16 (`vision_v6e_8`) and 1.19 to 1.25 times
-/// apart (`drawn112`).
+/// How many times lower the peak must be with gradients of weights that do not wait (`late.rs`). Fitted: the gradients
+/// waited at up to 1.12 (`long_v5e_16`), and ran at once at 1.16 (`vision_v6e_8`) and 1.19 to 1.25 (`drawn112`).
 const MOVING_APART: f64 = 1.15;
 
 /// By step: the most bytes that work before it needs, and those of them that the step itself counts.
@@ -67,10 +66,11 @@ impl Policies {
         (most, at, bytes.highest(&prefixes).0)
     }
 
-    /// The peak under a policy, and its step, if the text has the order of a program that XLA has rematerialised, which
-    /// the step under the policy is not: the gradient of the head, which waits in the text, may run before the backward
-    /// loop, and gradients of weights, which would wait (`moves`), at once. Of its orders XLA takes the one that needs
-    /// the least memory by its own count, so another one than the text's only if its modelled peak is clearly lower.
+    /// The peak under a policy, and its step. A text that XLA has rematerialised has the order of a program that does not
+    /// fit. A step under a policy that fits may have another one: the gradient of the head, which waits in the text, runs
+    /// before the backward loop, and gradients of weights, which would wait (`moves`), run at once. XLA takes the order
+    /// that needs the least memory by its own count, so one other than the text's only if its modelled peak is clearly
+    /// lower.
     pub(super) fn lowest(
         &self,
         fates: &[Fate],
@@ -99,11 +99,7 @@ impl Policies {
 
     /// The bytes at each step of a module with scans under a policy or as it is, with the work before its backward
     /// bodies. Gradients of weights wait if they `may_move` (`late.rs`).
-    pub(super) fn accounted(
-        &self,
-        fates: Option<&[Fate]>,
-        may_move: bool,
-    ) -> (Changes<'_>, Prefixes) {
+    fn accounted(&self, fates: Option<&[Fate]>, may_move: bool) -> (Changes<'_>, Prefixes) {
         let mut outcome = Outcome::default();
         let mut bytes = self.timeline.changes();
         let mut prefixes = Vec::new();

@@ -1,8 +1,8 @@
 //! Products of scores that the forward body writes in a wider type than their own.
 //!
-//! XLA for TPUs makes a softmax over many keys from scores in the type in which it sums. A policy that keeps the
-//! product keeps it in its own type, so that its fusion writes both: seen with 4,096 and 8,192 positions on v5e and
-//! v5p, in each text without checkpointing whose forward body writes the wide scores (`benches/policy_accuracy.py`).
+//! XLA for TPUs makes a softmax over more than [`MOST_KEYS`] keys from scores in the type in which it sums. A policy
+//! that keeps the product keeps it in its own type, so that its fusion writes both: so do `long_v5p_8`,
+//! `held_long_v5p_16` and `roomy_long_v5e_8` with all matmuls saved. On v6e no text shows it, nor the contrary.
 
 use super::graph::Graph;
 use super::laid_values::Widened;
@@ -55,7 +55,13 @@ pub fn widened(
             found.push((product, -narrow, first..=last.max().unwrap_or(first)));
         }
     }
-    found.sort_unstable_by_key(|own| own.0);
-    found.dedup_by_key(|own| own.0);
+    found.sort_unstable_by_key(|own| (own.0, *own.2.start(), *own.2.end()));
+    found.dedup_by(|later, own| {
+        let is_same = later.0 == own.0;
+        if is_same {
+            own.2 = *own.2.start()..=(*own.2.end()).max(*later.2.end());
+        }
+        is_same
+    });
     found
 }
