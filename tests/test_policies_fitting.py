@@ -9,11 +9,15 @@ import sys
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import CHECKOUT, FIXTURES
+from hlofast import _policy_fields
 from test_policies import BUILT_IN, device_of
 
 sys.path.insert(0, str(FIXTURES))
+sys.path.insert(0, str(CHECKOUT / "benches"))
 import policy_texts
+
+import policy_accuracy
 
 
 def test_the_order_with_the_least_peak_is_taken() -> None:
@@ -96,3 +100,32 @@ def _error(archive: str, program: str, policy: str) -> float:
     module = hlofast.loads(policy_texts.unpack(archive)[name], device=device_of(program))
     policies = module.remat().policies
     return policies.policy(BUILT_IN[policy]).peak / policy_texts.peaks()[program][policy] - 1
+
+
+@pytest.mark.once
+def test_notes_tell_the_errors_that_the_judge_finds() -> None:
+    """The figures of the notes are those of `benches/policy_accuracy.py`."""
+    every = [own for own in policy_accuracy.rows(policy_accuracy.lowered(None)) if own["peak"]]
+
+    def errors(kinds: tuple[str, ...], optimisation: str, is_plain: bool) -> list[float]:
+        return [
+            abs(own["error"])
+            for own in every
+            if own["kind"] in kinds
+            and own["optimisation"] == optimisation
+            and (own["text"] == "none") == is_plain
+            and own["error"] is not None
+        ]
+
+    notes = {
+        _policy_fields.ERROR: errors(("texts", "roomy"), "after", True),
+        _policy_fields.ERROR_CHECKPOINTED: errors(("texts", "unrolled"), "after", False),
+        _policy_fields.ERROR_UNROLLED: errors(("unrolled",), "after", True),
+        _policy_fields.ERROR_BEFORE: errors(("texts",), "before", True),
+        _policy_fields.ERROR_UNROLLED_BEFORE: errors(("unrolled",), "before", True),
+    }
+    for note, found in notes.items():
+        near = sum(error <= 0.05 for error in found) / len(found)
+        assert f"median error is {100 * statistics.median(found):.1f} %" in note, len(found)
+        assert f"{100 * near:.0f} % are within 5 %" in " ".join(note.split())
+        assert f"worst is {100 * max(found):.0f} %" in note
