@@ -15,9 +15,9 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
 /// XLA merges two gathers if few instructions lie between their users: it compares the heights of the users in the
-/// graph (`schedule_aware_collective_ops_cse.cc` of openxla/xla). The number here is fitted: the longest path between
-/// the two matmuls in final texts, where a matmul may be split into parts. In planted steps, gathers that XLA merges
-/// once results are saved are 24 to 68 apart (`masked.summed_again`).
+/// graph (`schedule_aware_collective_ops_cse.cc` of openxla/xla). This limit counts the instructions on the longest path
+/// between the two matmuls in the final text, and is fitted: in planted steps, gathers that XLA merges once results are
+/// saved are 24 to 68 apart (`masked.summed_again`).
 const NEAR: u32 = 68;
 /// Those that it keeps apart are 138 or more instructions apart (`video.summed_once`). Between the two limits it is
 /// not known.
@@ -80,14 +80,14 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
                 let alike = (0..others.len()).filter(|other| is_alike(&others[*other]));
                 let apart =
                     alike.map(|other| (paths.between(program, collective, others[other]), other));
-                let nearest = apart.min();
-                match nearest {
-                    Some((apart, other)) if apart <= NEAR => (at, others.swap_remove(other)),
-                    Some((apart, _)) if apart < FAR => {
+                // Those whose distance is not known come last.
+                match apart.min_by_key(|(apart, _)| apart.unwrap_or(u32::MAX)) {
+                    Some((Some(apart), other)) if apart <= NEAR => (at, others.swap_remove(other)),
+                    Some((Some(FAR..), _)) | None => continue,
+                    Some(_) => {
                         sites[at].is_lower_bound = true;
                         continue;
                     }
-                    _ => continue,
                 }
             }
             (None, None) => {
@@ -158,15 +158,18 @@ struct Paths<'a> {
 
 impl Paths<'_> {
     /// The instructions on the longest path from the gather `first` to what computes with the later gather `second`, once
-    /// results are saved; the most if there is no path, or if it is not measured.
-    fn between(&mut self, program: &Program<'_>, first: &Collective, second: &Collective) -> u32 {
+    /// results are saved. None without a path, and once the budget is spent.
+    fn between(
+        &mut self,
+        program: &Program<'_>,
+        first: &Collective,
+        second: &Collective,
+    ) -> Option<u32> {
         let module = self.module;
         let (from, to) = (end(program, first), end(program, second));
-        let last = self.reader(to).filter(|last| from.0 < last.0);
-        let Some(last) = last else { return u32::MAX };
+        let last = self.reader(to).filter(|last| from.0 < last.0)?;
         // Rows follow each other in the order of the schedule.
-        let Some(left) = self.left.checked_sub((last.0 - from.0) as usize) else { return u32::MAX };
-        self.left = left;
+        self.left = self.left.checked_sub((last.0 - from.0) as usize)?;
         let mut lengths: HashMap<Row, u32, BuildMix> = HashMap::from_iter([(from, 0)]);
         for row in (from.0 + 1..=last.0).map(Row) {
             if self.saved.contains(&row) {
@@ -179,7 +182,7 @@ impl Paths<'_> {
             let longest = steps.map(|(at, own)| own.saturating_add(self.step(row, at, DEEPEST)));
             lengths.extend(longest.max().map(|own| (row, own)));
         }
-        lengths.get(&last).copied().unwrap_or(u32::MAX)
+        lengths.get(&last).copied()
     }
 
     /// The first row that computes with the value of `row`.
