@@ -13,7 +13,7 @@ use super::constraint::is_constraint;
 use super::cut::results;
 use super::finding::Measure;
 use super::float32_residuals::{Place, Products, computes_in_16_bits, enters_softmax, is_stream};
-use super::program::{Program, bytes, counted, form, percent};
+use super::program::{Program, bytes, counted, element_type, form, is_narrow, percent};
 use super::resharded_scores;
 use super::site::{Rule, Site};
 use crate::comms::donated;
@@ -192,10 +192,8 @@ fn joined(program: &Program<'_>, collective: &Collective, sums: &HashMap<Row, &C
             }
             _ => None,
         };
-        let is_narrow = shape.and_then(|shape| shapes.array(shape)).is_some_and(|array| {
-            array.element_type.kind() == ElementKind::Float && array.element_type.bits() == 16
-        });
-        is_narrow
+        let array = shape.and_then(|shape| shapes.array(shape));
+        array.is_some_and(|array| is_narrow(array.element_type))
             && sums
                 .get(&made.row)
                 .is_some_and(|own| own.groups == collective.groups && own.row != collective.row)
@@ -321,10 +319,6 @@ fn summand(module: &Module, trail: &Trail) -> Option<Trail> {
 fn moves(opcode: Opcode) -> bool {
     converts(opcode) && opcode != Opcode::Convert
         || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice | Opcode::AllToAll)
-}
-
-fn element_type(module: &Module, row: Row) -> Option<ElementType> {
-    module.shapes().array(module.shape(row)).map(|array| array.element_type)
 }
 
 /// Whether most bytes of floating-point parameters are of 16-bit types. If the step donates its

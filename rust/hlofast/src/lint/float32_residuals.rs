@@ -18,7 +18,7 @@ use super::finding::Measure;
 use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::narrowed::{Stored, alike, halved};
-use super::program::{Program, bytes, counted, form, percent};
+use super::program::{Program, bytes, counted, element_type, form, percent};
 use super::site::{Rule, Site};
 use super::widened_operands::{WidenedOperands, is_widened_sum, kept_twice, made_for, spared};
 use crate::flow::Phase;
@@ -51,10 +51,6 @@ const LEAST_PART: u64 = 32;
 const TWICE: u64 = 1 << 63;
 /// How deep sums of sums are followed.
 const DEEPEST: u32 = 6;
-
-pub(super) fn element_type(module: &Module, row: Row) -> Option<ElementType> {
-    module.shapes().array(module.shape(row)).map(|array| array.element_type)
-}
 
 pub(super) fn is_f32(module: &Module, row: Row) -> bool {
     element_type(module, row) == Some(ElementType::F32)

@@ -9,11 +9,11 @@
 //! found: the convert is part of the matmul.
 
 use super::finding::Measure;
-use super::program::{Program, counted, form, grouped, percent};
+use super::program::{Program, counted, element_type, form, grouped, is_narrow, percent};
 use super::site::{Rule, Site};
 use crate::cost::Backend;
 use crate::flow::walk::{Trail, Use, conversions, converts, uses};
-use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
+use crate::ir::{ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "low-precision-in-f32",
@@ -30,14 +30,6 @@ fn keeps(opcode: Opcode) -> bool {
     use Opcode::*;
     converts(opcode)
         || matches!(opcode, Slice | DynamicSlice | AllGather | AllGatherStart | AllGatherDone)
-}
-
-fn element_type(module: &Module, row: Row) -> Option<ElementType> {
-    module.shapes().array(module.shape(row)).map(|array| array.element_type)
-}
-
-fn is_narrow(element_type: ElementType) -> bool {
-    element_type.kind() == ElementKind::Float && element_type.bits() <= 16
 }
 
 /// The 16-bit entry parameter of which the f32 array `row` is a copy.

@@ -1,7 +1,7 @@
 //! What takes half its bytes once residuals that are f32 have 16 bits: the arrays of their shapes.
 
-use super::float32_residuals::{added, element_type, settle, update};
-use super::program::Program;
+use super::float32_residuals::{added, settle, update};
+use super::program::{Program, element_type};
 use super::widened_operands::has_statistic;
 use crate::flow::walk::Trail;
 use crate::ir::{Dimension, ElementKind, ElementType, Opcode, Row, ShapeId};

@@ -13,7 +13,7 @@ use crate::cost::{Cost, Executions};
 use crate::flow::walk::Walk;
 use crate::flow::{Attribution, Phase, Sources};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::ir::{ComputationId, ElementKind, ElementType, Module, Opcode, Row};
 use crate::memory::Change;
 use crate::summary;
 use hashbrown::HashMap;
@@ -525,6 +525,16 @@ fn reached(module: &Module) -> Vec<u32> {
         waiting.extend(calls.iter().rev().map(|call| call.computation));
     }
     order
+}
+
+/// The element type of an array; None for tuples.
+pub(super) fn element_type(module: &Module, row: Row) -> Option<ElementType> {
+    module.shapes().array(module.shape(row)).map(|array| array.element_type)
+}
+
+/// Whether a type is one of floating-point numbers of 16 bits or fewer.
+pub(super) fn is_narrow(element_type: ElementType) -> bool {
+    element_type.kind() == ElementKind::Float && element_type.bits() <= 16
 }
 
 /// `12,582,912`.
