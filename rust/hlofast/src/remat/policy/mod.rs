@@ -480,7 +480,10 @@ impl Policies {
         let nodes = self.scans.iter().map(|scan| scan.body.nodes.len() + scan.back.nodes.len());
         let scans = self.scans.len().max(1);
         let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::work);
-        nodes.sum::<usize>() + unrolled + scans * (self.timeline.steps() + self.savable.len())
+        let own = nodes.sum::<usize>() + scans * (self.timeline.steps() + self.savable.len());
+        let may_move = self.scans.iter().any(|scan| !scan.late.changes.is_empty());
+        let orders = 1 + usize::from(self.listed.is_some()) + usize::from(may_move);
+        unrolled + orders * own
     }
 
     /// What the step needs if the savable values have these fates.
