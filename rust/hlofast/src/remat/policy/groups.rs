@@ -19,9 +19,8 @@
 use super::NoPolicies;
 use super::graph::Graph;
 use super::pairs::{looped, trips_of};
-use super::scans::{
-    Finder, Scan, Stack, is_rearrangement, is_unchanged, stacked, steps_of, written_by,
-};
+use super::scans::{Finder, Scan, Stack, is_rearrangement, steps_of};
+use super::stacks::{is_unchanged, stacked, written_by};
 use super::unknown::{is_kept_apart, loops_over_layers_of};
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;

@@ -92,7 +92,7 @@ pub fn is_fetched(body: &Graph, leaf: u32) -> bool {
     let made = element.and_then(|element| body.root.element(element as usize).node());
     let made = made.filter(|made| body.nodes[*made as usize].opcode == Opcode::DynamicSlice);
     let source = made.and_then(|made| body.operands(made).first().copied());
-    source.is_some_and(|source| super::scans::is_unchanged(body, source))
+    source.is_some_and(|source| super::stacks::is_unchanged(body, source))
 }
 
 /// The union of ranges, without overlaps.

@@ -8,7 +8,8 @@
 use super::graph::{Graph, Value};
 use super::named::components;
 use super::products::Products;
-use super::scans::{is_rearrangement, stacked};
+use super::scans::is_rearrangement;
+use super::stacks::stacked;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;

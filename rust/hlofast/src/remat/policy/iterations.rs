@@ -5,7 +5,8 @@
 //! hands results on to other devices. Layers that share their weights slice neither.
 
 use super::graph::{Graph, Node};
-use super::scans::{MOST_STEPS, is_rearrangement, is_unchanged};
+use super::scans::{MOST_STEPS, is_rearrangement};
+use super::stacks::is_unchanged;
 use super::{Scan, is_collective};
 use crate::ir::{ElementKind, Module, Opcode};
 

@@ -7,7 +7,6 @@
 //! layer's last product in one operation, so that the sum is in memory, and not the product.
 
 use super::graph::Graph;
-use super::laid_values::Widened;
 use super::layer_order::{is_last, layer_order};
 use super::layout::{Layout, Steps};
 use super::origins::{Origin, origins};
@@ -15,6 +14,7 @@ use super::rings::{Early, Rings};
 use super::run_order::{Transfers, gathered_weights, shared};
 use super::scans::{MOST_REARRANGED, is_heavy};
 use super::stepped::Held;
+use super::widened::Widened;
 use crate::cost::{Backend, device_sizes};
 use crate::flow::Phase;
 use crate::ir::{Module, Opcode, Row};

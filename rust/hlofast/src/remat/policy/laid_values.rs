@@ -6,6 +6,7 @@ use super::layout::{Layout, Steps, stays};
 use super::run_order::{Transfers, gathered_weights, is_in_place};
 use super::scans::is_heavy;
 use super::softmax::{MOST_KEYS, row_length};
+use super::widened::Widened;
 use crate::ir::Opcode;
 use crate::ir::intern::BuildMix;
 use hashbrown::HashSet;
@@ -20,10 +21,6 @@ const GROUPED: usize = 5;
 /// each of them.
 const MOST_OPENED: usize = 64;
 const MOST_USERS: usize = 16;
-
-/// A product that is in memory in a wider type: its node, by how many bytes less is in memory if it is kept (then in
-/// its own type), and the steps.
-pub type Widened = (u32, i64, RangeInclusive<u32>);
 
 impl Layout<'_> {
     /// The values that take the memory of others as these end.

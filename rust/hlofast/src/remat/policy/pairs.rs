@@ -2,7 +2,7 @@
 //! between them.
 
 use super::graph::Graph;
-use super::scans::stacked;
+use super::stacks::stacked;
 use super::unknown::loops_over_layers_of;
 use crate::cost::Cost;
 use crate::flow::origin::Place;

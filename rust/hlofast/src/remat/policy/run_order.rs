@@ -9,7 +9,8 @@
 
 use super::graph::Graph;
 use super::groups::chain;
-use super::scans::{is_heavy, is_rearrangement, is_unchanged};
+use super::scans::{is_heavy, is_rearrangement};
+use super::stacks::is_unchanged;
 use super::value::Value;
 use crate::cost::matmul::contraction;
 use crate::ir::intern::BuildMix;

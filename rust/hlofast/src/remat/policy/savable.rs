@@ -3,7 +3,8 @@
 use super::graph::Node;
 use super::kernels::{has_stacked_slice, is_named_inside, kept_bytes};
 use super::named;
-use super::scans::{Scan, is_heavy, is_unchanged};
+use super::scans::{Scan, is_heavy};
+use super::stacks::is_unchanged;
 use super::{LEAST, is_collective};
 use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::{Module, Opcode, Row, ShapeId};

@@ -5,15 +5,15 @@ use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
 use super::inner::is_only_stacked;
-use super::laid_values::Widened;
 use super::late::{Late, is_in_rings};
 use super::loaded::readers;
 use super::named::loops_around;
 use super::pairs::{most_read, trips_of};
 use super::recomputed::Recomputed;
 pub use super::stacks::{Read, Stack};
+use super::stacks::{is_unchanged, stacked, written_by};
 use super::turned::turn_back;
-use super::widened::widened;
+use super::widened::{Widened, widened};
 use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
@@ -509,46 +509,6 @@ impl Finder<'_> {
         }
         (bytes > 0).then_some((bytes, first..=last))
     }
-}
-
-/// The node whose value the body writes into the stack in element `element` of its state.
-pub fn stacked(body: &Graph, element: u32) -> Option<u32> {
-    let made = body.root.element(element as usize).node()?;
-    if body.nodes[made as usize].opcode != Opcode::DynamicUpdateSlice {
-        return None;
-    }
-    let [stack, value, ..] = body.operands(made) else { return None };
-    (body.nodes[*stack as usize].element == Some(element)).then_some(*value)
-}
-
-/// The row that makes element `element` of a body's result.
-pub fn written_by(body: &Graph, element: u32) -> Option<Row> {
-    let made = body.root.element(element as usize).node()?;
-    Some(body.nodes[made as usize].outer)
-}
-
-/// Whether the value is a slice of an element of the state that the loop does not change.
-pub fn is_weight(body: &Graph, node: u32) -> bool {
-    let mut at = node;
-    while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert =
-        body.nodes[at as usize].opcode
-    {
-        match body.operands(at).first() {
-            Some(operand) => at = *operand,
-            None => return false,
-        }
-    }
-    is_unchanged(body, at)
-}
-
-/// Whether `node` is an element of the state that every iteration hands on unchanged, or a copy of
-/// such an element that the iteration before has fetched.
-pub fn is_unchanged(body: &Graph, node: u32) -> bool {
-    let next = |node: u32| {
-        let element = body.nodes[node as usize].element;
-        element.and_then(|element| body.root.element(element as usize).node())
-    };
-    next(node).is_some_and(|made| made == node || next(made) == Some(made))
 }
 
 /// Whether XLA keeps the value of such an operation in memory. Other operations are cheap to repeat

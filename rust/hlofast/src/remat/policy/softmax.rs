@@ -9,10 +9,10 @@
 //! compiles the cases.
 
 use super::graph::{Graph, Node};
-use super::laid_values::Widened;
 use super::scans::{Scan, is_heavy};
 use super::stacks::Stack;
 use super::stepped::Held;
+use super::widened::Widened;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ArrayShape, Module, Opcode, Row, ShapeId};
 use hashbrown::{HashMap, HashSet};

@@ -1,8 +1,7 @@
 //! The stacks between a forward and a backward loop: values of each layer, kept side by side.
 
 use super::graph::Graph;
-use super::scans::is_weight;
-use crate::ir::Row;
+use crate::ir::{Opcode, Row};
 use std::ops::RangeInclusive;
 
 /// A value that the forward loop stacks and the backward loop reads.
@@ -85,4 +84,44 @@ pub struct Read {
     pub for_loop: bool,
     /// If the row only copies the slice out of the stack: bytes and live range of the copies.
     pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
+}
+
+/// The node whose value the body writes into the stack in element `element` of its state.
+pub fn stacked(body: &Graph, element: u32) -> Option<u32> {
+    let made = body.root.element(element as usize).node()?;
+    if body.nodes[made as usize].opcode != Opcode::DynamicUpdateSlice {
+        return None;
+    }
+    let [stack, value, ..] = body.operands(made) else { return None };
+    (body.nodes[*stack as usize].element == Some(element)).then_some(*value)
+}
+
+/// The row that makes element `element` of a body's result.
+pub fn written_by(body: &Graph, element: u32) -> Option<Row> {
+    let made = body.root.element(element as usize).node()?;
+    Some(body.nodes[made as usize].outer)
+}
+
+/// Whether the value is a slice of an element of the state that the loop does not change.
+pub fn is_weight(body: &Graph, node: u32) -> bool {
+    let mut at = node;
+    while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert =
+        body.nodes[at as usize].opcode
+    {
+        match body.operands(at).first() {
+            Some(operand) => at = *operand,
+            None => return false,
+        }
+    }
+    is_unchanged(body, at)
+}
+
+/// Whether `node` is an element of the state that every iteration hands on unchanged, or a copy of
+/// such an element that the iteration before has fetched.
+pub fn is_unchanged(body: &Graph, node: u32) -> bool {
+    let next = |node: u32| {
+        let element = body.nodes[node as usize].element;
+        element.and_then(|element| body.root.element(element as usize).node())
+    };
+    next(node).is_some_and(|made| made == node || next(made) == Some(made))
 }

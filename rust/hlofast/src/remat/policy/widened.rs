@@ -5,13 +5,17 @@
 //! `held_long_v5p_16` and `roomy_long_v5e_8` with all matmuls saved. On v6e no text shows it, nor the contrary.
 
 use super::graph::Graph;
-use super::laid_values::Widened;
 use super::scans::node_of;
 use super::softmax::{MOST_KEYS, between, row_length};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode};
 use crate::memory::LiveValue;
 use hashbrown::HashMap;
+use std::ops::RangeInclusive;
+
+/// A product that is in memory in a wider type: its node, by how many bytes less is in memory if it is kept (then in
+/// its own type), and the steps.
+pub type Widened = (u32, i64, RangeInclusive<u32>);
 
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
