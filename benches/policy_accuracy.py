@@ -4,10 +4,9 @@
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
-under every policy. The peak under a policy is modelled from the text without checkpointing, from
-texts compiled under another policy, also one that moves values to host memory, and from texts
-before optimisation, with the device named, and compared with the peak of the program that was
-compiled under the policy.
+under every policy. The peak under a policy is modelled, with the device named, from texts without
+checkpointing, under another policy, also one that moves values to host memory, and before
+optimisation, and compared with the peak of the program that was compiled under the policy.
 Programs whose name begins with `held_` were not used to make the model. `--lowered` reads the texts
 before optimisation from a folder, into which `make_policies.py --lower` writes all of them, instead
 of the committed ones. Step times are compared with the time model on the text that was compiled
@@ -43,7 +42,7 @@ LINES = {
     for name in ("policy_models.py", "policy_variants.py")
 }
 LIMITS = {"v5e": int(15.75 * 2**30), "v5p": int(95.74 * 2**30), "v6e": int(31.25 * 2**30)}
-"""The HBM that libtpu gives a program, from its messages when it refuses one."""
+"""The HBM that libtpu gives a program, from its refusals."""
 NAMED = {
     "attention_names": ("query", "key", "value", "mixed"),
     "mlp_names": ("mixed", "gate", "up"),
@@ -52,7 +51,7 @@ NAMED = {
 """The values that a policy of names saves or offloads."""
 OFFLOADS = ("offload_mlp",)
 UNLIKE = ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "vmapped", "functions")
-"""Sets of train steps unlike the others, asked without and with the device."""
+"""Train steps unlike the others, without and with the device."""
 OTHERS = ("groups", "nameless", "offloaded")
 """Kinds of programs with rows of their own."""
 MOVED = ("offload_dots", "offload_input")
@@ -591,9 +590,7 @@ def main() -> None:
                     f"{statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
                 )
     if given.unlike:
-        print(
-            "step times of train steps unlike the others", *unlike_steps(given.unlike), sep="\n  "
-        )
+        print("step times of steps unlike the others", *unlike_steps(given.unlike), sep="\n  ")
     if given.json:
         given.json.write_text(json.dumps(every, indent=1) + "\n")
 
