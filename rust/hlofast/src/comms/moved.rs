@@ -1,7 +1,7 @@
 //! Tensor kinds of the arrays that a collective moves: weights, gradients of weights, activations.
 
 use crate::flow::origin::{
-    DEEPEST_PATH, End, MOST_STEPS, Origins, Place, Through, fan_out, origins_within, step,
+    DEEPEST_PATH, End, MOST_STEPS, Origins, Path, Place, Through, fan_out, origins_within, step,
 };
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::Alias;
@@ -122,7 +122,8 @@ impl<'a> Mover<'a> {
     /// Whether the result of collective `row` for operand `index` reaches the optimizer's input
     /// element by element.
     pub fn is_gradient(&self, row: Row, index: u32) -> bool {
-        self.gradients.holds(&Place { row, path: vec![index] }) || self.gradients.holds_all_of(row)
+        self.gradients.holds(&Place { row, path: Path::from_slice(&[index]) })
+            || self.gradients.holds_all_of(row)
     }
 
     /// Appends the arrays that make up `operand` of a collective: the parts of a concatenation, or

@@ -1,7 +1,8 @@
 //! Follows a value backwards through instructions that only pass it on: tuples, copies, calls,
 //! fusions, loops that leave it unchanged.
 
-use super::linear::{IntegerType, Linear, Path};
+use super::linear::{IntegerType, Linear};
+use super::origin::Path;
 use crate::ir::decode::{Extent, Literal};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};

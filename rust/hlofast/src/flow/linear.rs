@@ -1,6 +1,7 @@
 //! Loop integers: values that depend linearly on one element of a loop's state, in the wrap-around
 //! arithmetic of their type.
 
+use super::origin::Path;
 use crate::ir::{ElementKind, ElementType};
 
 /// An integer type. All arithmetic on it is modulo 2 to the power of `bits`.
@@ -40,9 +41,6 @@ impl IntegerType {
         self.wrap(value) == value
     }
 }
-
-/// The place of a value in a loop's state: tuple indices, innermost first.
-pub(super) type Path = Vec<u32>;
 
 /// `factor * element + offset`, modulo the size of the type. Factor and offset are within half the
 /// modulus on either side of zero, so a product of two fits 128 bits.
@@ -103,7 +101,7 @@ impl Linear {
         self.factor == 1
             && self.offset == 0
             && self.guards.iter().all(|guard| *guard == own)
-            && self.element == element
+            && self.element.as_slice() == element
     }
 
     /// `self + sign * other`.

@@ -7,10 +7,14 @@ use super::markers::is_marker;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Call, CallRole, Module, Opcode, Row};
 use hashbrown::HashSet;
+use smallvec::SmallVec;
 
 /// Limit on the steps of one query, and on the nesting of tuples.
 pub(crate) const MOST_STEPS: usize = 4096;
 pub(crate) const DEEPEST_PATH: usize = 32;
+
+/// Tuple indices, innermost first. Few tuples are nested, so that most paths need no allocation.
+pub type Path = SmallVec<[u32; 4]>;
 
 /// A part of a row's result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,12 +22,12 @@ pub struct Place {
     /// The row.
     pub row: Row,
     /// Tuple indices, innermost first; empty for the whole result.
-    pub path: Vec<u32>,
+    pub path: Path,
 }
 
 impl From<Row> for Place {
     fn from(row: Row) -> Place {
-        Place { row, path: Vec::new() }
+        Place { row, path: Path::new() }
     }
 }
 
@@ -151,7 +155,7 @@ pub(crate) fn step(
 fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Vec<Place>) -> Option<End> {
     use Opcode::*;
     let row = place.row;
-    let operand = |index: usize, path: Vec<u32>| {
+    let operand = |index: usize, path: Path| {
         module.operands(row).get(index).map(|operand| Place { row: Row(*operand), path })
     };
     let callee = |role: fn(CallRole) -> bool| {

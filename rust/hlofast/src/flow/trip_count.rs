@@ -7,7 +7,8 @@
 //! condition depends on data.
 
 use super::follow::{Place, Reason, TOO_COMPLEX, Tracer};
-use super::linear::{Motion, Path, Series};
+use super::linear::{Motion, Series};
+use super::origin::Path;
 use crate::Provenance;
 use crate::ir::backend_config::json_integer;
 use crate::ir::decode::{AttributeValue, decode};

@@ -1,8 +1,10 @@
 //! Follows one value: back to its origin, and forward to its uses.
 
 use crate::flow::markers::is_marker;
+use crate::flow::origin::Path;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,25 +19,28 @@ pub(crate) fn converts(opcode: Opcode) -> bool {
     matches!(opcode, Bitcast | Convert | Copy | Reshape | Transpose | ReducePrecision)
 }
 
+/// The fusions and calls around a value, outermost first.
+pub(crate) type Calls = SmallVec<[Row; 4]>;
+
 /// A value on its way back to its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Trail {
     pub row: Row,
     /// Index path into the result of `row`, innermost index first.
-    path: Vec<u32>,
+    path: Path,
     /// The fusions and calls that were entered.
-    calls: Vec<Row>,
+    calls: Calls,
     steps: usize,
 }
 
 impl Trail {
     pub fn new(row: Row) -> Self {
-        Self { row, path: Vec::new(), calls: Vec::new(), steps: 0 }
+        Self { row, path: Path::new(), calls: Calls::new(), steps: 0 }
     }
 
     /// Like `new`, inside the fusions and calls `calls`, outermost first.
     pub fn within(row: Row, calls: &[Row]) -> Self {
-        Self { calls: calls.to_vec(), ..Self::new(row) }
+        Self { calls: Calls::from_slice(calls), ..Self::new(row) }
     }
 
     /// The value's index path in the result of `row`, innermost index first.
@@ -51,7 +56,7 @@ impl Trail {
     /// The value of operand `index` of the current row.
     pub fn operand(&self, module: &Module, index: usize) -> Option<Trail> {
         let row = Row(*module.operands(self.row).get(index)?);
-        Some(Trail { row, path: Vec::new(), calls: self.calls.clone(), steps: self.steps })
+        Some(Trail { row, path: Path::new(), calls: self.calls.clone(), steps: self.steps })
     }
 
     /// Goes back through rows that pass the value on, and through the first operands of opcodes
@@ -206,7 +211,7 @@ pub(crate) struct Use {
     /// The operand position.
     pub operand: usize,
     /// The fusions and calls around it, outermost first.
-    pub calls: Vec<Row>,
+    pub calls: Calls,
 }
 
 /// How many uses of a value are examined.
@@ -272,12 +277,12 @@ impl<'a> Walk<'a> {
     }
 
     /// The rows that take element `index` out of tuple `row`, which lies inside `calls`.
-    fn takers(&self, row: Row, index: usize, calls: &[Row]) -> Vec<(Row, Vec<Row>)> {
+    fn takers(&self, row: Row, index: usize, calls: &[Row]) -> Next {
         let elements = self.elements(row);
         let first = elements.taken.partition_point(|(other, _)| *other < index);
         let rows = elements.taken[first..].iter().take_while(|(other, _)| *other == index);
         // One row more than the limit makes the caller give up.
-        rows.take(MOST_STEPS + 1).map(|(_, user)| (*user, calls.to_vec())).collect()
+        rows.take(MOST_STEPS + 1).map(|(_, user)| (*user, Calls::from_slice(calls))).collect()
     }
 }
 
@@ -311,7 +316,7 @@ pub(crate) fn uses_within(
 ) -> Option<Vec<Use>> {
     let module = walk.module;
     let mut uses = Vec::new();
-    let mut stack = vec![(row, calls.to_vec())];
+    let mut stack = vec![(row, Calls::from_slice(calls))];
     let mut steps = 0;
     let mut operands = 0;
     while let Some((row, calls)) = stack.pop() {
@@ -322,7 +327,7 @@ pub(crate) fn uses_within(
         let computation = module.computation(module.computation_of(row));
         if computation.root == row.0 {
             let (&call, around) = calls.split_last()?;
-            stack.push((call, around.to_vec()));
+            stack.push((call, Calls::from_slice(around)));
         }
         for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
             operands += module.operands(user).len();
@@ -352,8 +357,11 @@ pub(crate) fn uses_within(
     Some(uses)
 }
 
+/// Uses in front of which a value passes on.
+type Next = SmallVec<[(Row, Calls); 1]>;
+
 /// The next uses of the value if `used` only passes it on; otherwise `used` itself.
-fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Vec<Row>)>, Use> {
+fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Next, Use> {
     use Opcode::*;
     let module = walk.module;
     let row = used.row;
@@ -365,7 +373,7 @@ fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Ve
                 Some(parameter) => {
                     let mut calls = used.calls;
                     calls.push(row);
-                    Ok(vec![(parameter, calls)])
+                    Ok(smallvec![(parameter, calls)])
                 }
                 None => Err(used),
             }
@@ -384,7 +392,7 @@ fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Ve
             if is_root || elements.others.len() > MOST_USES {
                 return Err(used);
             }
-            let mut next = Vec::new();
+            let mut next = SmallVec::new();
             for user in &elements.others {
                 if module.opcode(*user) != OptBarrier || !walk.is_taken_apart(*user) {
                     return Err(used);
@@ -395,9 +403,9 @@ fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Ve
             Ok(next)
         }
         OptBarrier | Domain | CopyStart | CopyDone if used.operand == 0 => {
-            Ok(vec![(row, used.calls)])
+            Ok(smallvec![(row, used.calls)])
         }
-        _ if passes(module, row, used.operand) => Ok(vec![(row, used.calls)]),
+        _ if passes(module, row, used.operand) => Ok(smallvec![(row, used.calls)]),
         _ => Err(used),
     }
 }

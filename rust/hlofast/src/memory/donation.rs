@@ -7,7 +7,7 @@
 //! replace a parameter. Without a backward pass, element-by-element results are activations rather
 //! than state, unless they replace most of the parameters.
 
-use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Place, Through, fan_out, step};
+use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Path, Place, Through, fan_out, step};
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::intern::BuildMix;
@@ -125,7 +125,7 @@ fn donations(module: &Module) -> (Indices, Indices) {
 /// `index`.
 fn arrays(module: &Module, row: Row, index: Vec<i64>, found: &mut Vec<Array>) {
     let shapes = module.shapes();
-    let mut stack = vec![(module.shape(row), index.clone(), Vec::new())];
+    let mut stack = vec![(module.shape(row), index.clone(), Path::new())];
     while let Some((shape, index, path)) = stack.pop() {
         if found.len() > MOST_ARRAYS || path.len() > DEEPEST_PATH {
             return;
@@ -134,7 +134,7 @@ fn arrays(module: &Module, row: Row, index: Vec<i64>, found: &mut Vec<Array>) {
             for (at, element) in elements.iter().enumerate().rev() {
                 let mut index = index.clone();
                 index.push(at as i64);
-                let mut path: Vec<u32> = path.clone();
+                let mut path = path.clone();
                 path.insert(0, at as u32);
                 stack.push((*element, index, path));
             }

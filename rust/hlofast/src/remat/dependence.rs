@@ -1,6 +1,6 @@
 //! The parameters of the program on which a result depends.
 
-use crate::flow::origin::Place;
+use crate::flow::origin::{Path, Place};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashSet;
@@ -44,7 +44,7 @@ pub fn parameters_read(module: &Module, rows: &[Row]) -> Option<Vec<Row>> {
             Opcode::GetTupleElement => {
                 let index = module.tuple_index(row).and_then(|index| u32::try_from(index).ok());
                 let path = place.path.iter().copied().chain(index).collect();
-                stack.extend(operands().map(|row| Place { row, path: Vec::clone(&path) }));
+                stack.extend(operands().map(|row| Place { row, path: Path::clone(&path) }));
             }
             Opcode::Tuple => {
                 let mut path = place.path.clone();

@@ -4,7 +4,7 @@
 //! an `opt-barrier` and takes the residuals out again: a late user of a value does not read the
 //! value's own row, but a row behind the barrier with the same value.
 
-use crate::flow::origin::Place;
+use crate::flow::origin::{Path, Place};
 use crate::ir::{Flags, Module, Opcode, Row};
 use std::collections::HashSet;
 
@@ -127,7 +127,7 @@ pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behin
                     Opcode::GetTupleElement => {
                         let (index, rest) = at.path.split_last()?;
                         if module.tuple_index(user)? == *index as usize {
-                            pending.push(Place { row: user, path: rest.to_vec() });
+                            pending.push(Place { row: user, path: Path::from_slice(rest) });
                         }
                     }
                     Opcode::OptBarrier => {
@@ -155,7 +155,7 @@ fn enter(
     path: &[u32],
     pending: &mut Vec<Place>,
 ) -> Option<()> {
-    let mut path = path.to_vec();
+    let mut path = Path::from_slice(path);
     match module.opcode(user) {
         Opcode::Tuple => path.push(u32::try_from(operand).ok()?),
         Opcode::OptBarrier => {}

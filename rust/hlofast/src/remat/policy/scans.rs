@@ -16,7 +16,7 @@ use super::turned::turn_back;
 use super::widened::{Widened, widened};
 use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
-use crate::flow::origin::Place;
+use crate::flow::origin::{Path, Place};
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -257,7 +257,7 @@ impl Finder<'_> {
         };
         let turned = &mut self.turned;
         let mut source = |element: u32| {
-            let mut place = Place { row: state, path: vec![element] };
+            let mut place = Place { row: state, path: Path::from_slice(&[element]) };
             let mut copies = Vec::new();
             to_loop(&mut place, &mut copies);
             if module.opcode(place.row) != Opcode::While {
@@ -295,7 +295,7 @@ impl Finder<'_> {
         for (element, read_as) in read {
             let copies = self.turned.get(&(backward, *read_as)).map_or(&[][..], Vec::as_slice);
             // Elements of the state may share a copy, and a copy the memory of its stack.
-            let own = self.buffer_at(&Place { row: forward, path: vec![*element] });
+            let own = self.buffer_at(&Place { row: forward, path: Path::from_slice(&[*element]) });
             buffers.extend(own);
             let buffer = |place: &Place| self.buffer_at(place).filter(|own| buffers.insert(*own));
             let turned: Vec<u32> = copies.iter().filter_map(buffer).collect();
@@ -446,7 +446,7 @@ impl Finder<'_> {
     pub fn filled_by(&self, forward: Row, element: u32) -> Option<Row> {
         let module = self.module;
         let state = module.operands(forward).first().map(|row| Row(*row))?;
-        let mut place = Place { row: state, path: vec![element] };
+        let mut place = Place { row: state, path: Path::from_slice(&[element]) };
         for _ in 0..MOST_STEPS {
             if !step_back(module, &mut place) {
                 break;
@@ -464,7 +464,7 @@ impl Finder<'_> {
         used: Option<(&Graph, u32)>,
     ) -> Vec<(i64, RangeInclusive<u32>)> {
         let known = || {
-            let place = Place { row, path: vec![element?] };
+            let place = Place { row, path: Path::from_slice(&[element?]) };
             let (row, part) = self.memory.maker_of(row, part(self.module, &place)?)?;
             self.numbered(self.by_row.get(&row)).find(|value| value.part == part)
         };
@@ -487,7 +487,7 @@ impl Finder<'_> {
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
     /// values of its buffer are live.
     pub fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
-        self.buffer(self.buffer_at(&Place { row: forward, path: vec![element] })?)
+        self.buffer(self.buffer_at(&Place { row: forward, path: Path::from_slice(&[element]) })?)
     }
 
     /// The buffer of a value.
