@@ -5,7 +5,7 @@ use super::groups::{DeviceGroups, GroupContext};
 use super::kind::CollectiveKind;
 use super::loops::{LoopPlaces, Overlap};
 use super::moved::{Moved, Mover, Piece};
-use crate::cost::{Cost, Executions, PhaseExecutions};
+use crate::cost::{Cost, Executions, PhaseExecutions, RowExecutions};
 use crate::flow::origin::End;
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{AttributeValue, decode};
@@ -50,7 +50,7 @@ pub struct Collective {
     /// The arrays that the collective moves, as a range of [`Collectives::pieces`].
     pub pieces: Range<u32>,
     /// Call count by phase.
-    pub executions: Vec<PhaseExecutions>,
+    pub executions: RowExecutions,
     /// Whether the phase comes from users or operands because the collective has no name.
     pub is_phase_inferred: bool,
     /// Trip count of the innermost loop around it; None if unknown or outside loops.
@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
     /// The call count comes from the scheduled row. Phase and scope come from the collective itself
     /// if it has a name. A fusion may overlap a nameless all-gather with a product of another phase;
     /// the phase is then that of the row that uses the gathered array.
-    fn executions_of(&self, rows: &CollectiveRows) -> Vec<PhaseExecutions> {
+    fn executions_of(&self, rows: &CollectiveRows) -> RowExecutions {
         let (row, outer) = (rows.row, rows.outer);
         let mut executions = self.executions.of(outer);
         let [entry] = &mut executions[..] else { return executions };

@@ -1,7 +1,7 @@
 //! Tensor kinds of the arrays that a collective moves: weights, gradients of weights, activations.
 
 use crate::flow::origin::{
-    DEEPEST_PATH, End, MOST_STEPS, Origins, Path, Place, Through, fan_out, origins_within, step,
+    DEEPEST_PATH, End, MOST_STEPS, Origins, Path, Place, Places, Through, fan_out, origins_within, step,
 };
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::Alias;
@@ -254,7 +254,7 @@ fn gradients(
         stack = replacing_results(module);
     }
     let mut seen = Reached { rows: vec![false; module.row_count()], parts: HashSet::default() };
-    let mut next = Vec::new();
+    let mut next = Places::new();
     let mut steps = 0;
     while let Some(place) = stack.pop() {
         if steps >= MOST_VALUES || place.path.len() > DEEPEST_PATH || !seen.insert(&place) {
@@ -301,7 +301,7 @@ fn gradients(
         }
         next.clear();
         if step(module, &place, Through::EVERYTHING, &mut next).is_none() {
-            stack.append(&mut next);
+            stack.extend(next.drain(..));
         }
     }
     seen

@@ -8,6 +8,7 @@ use crate::Provenance;
 use crate::flow::{Attribution, Phase, ScopeTree, Sources, multiplicities, without_layer_numbers};
 use crate::ir::decode::unescape;
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeView};
+use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -112,6 +113,9 @@ pub struct PhaseExecutions {
     pub scope: u32,
 }
 
+/// The executions of a row; most rows run in one phase.
+pub type RowExecutions = SmallVec<[PhaseExecutions; 1]>;
+
 /// Executions of a module's rows by phase; a computation called from several phases belongs to each
 /// of them.
 pub struct Executions<'a> {
@@ -128,7 +132,7 @@ impl<'a> Executions<'a> {
 
     /// The executions of `row`, in the order of contexts; for a row that is never executed, one
     /// entry with a count of 0.
-    pub fn of(&self, row: Row) -> Vec<PhaseExecutions> {
+    pub fn of(&self, row: Row) -> RowExecutions {
         let contexts = &self.attribution.contexts;
         let narrow = |runs| i64::try_from(runs).ok().filter(|runs| *runs < i64::MAX);
         let entry = |(phase, runs, scope)| PhaseExecutions { phase, count: narrow(runs), scope };
@@ -140,7 +144,7 @@ impl<'a> Executions<'a> {
         let nodes = contexts.nodes_of(self.module.computation_of(row));
         // Fast path: most computations have one context.
         if nodes.len() == 1 {
-            return vec![entry(of_node(nodes.start))];
+            return smallvec![entry(of_node(nodes.start))];
         }
         let mut by_phase: Vec<(Phase, i128, u32)> = Vec::new();
         for (phase, runs, scope) in nodes.map(of_node) {

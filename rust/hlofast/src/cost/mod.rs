@@ -25,7 +25,9 @@ pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
 pub(crate) use facts::integers;
-pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
+pub use groups::{
+    Executions, Group, GroupKey, PhaseExecutions, RowExecutions, flops_by_phase, group,
+};
 pub use repeated::repeated_products;
 pub use traffic::SpaceBytes;
 pub use uncertain::{

@@ -7,7 +7,7 @@ use super::markers::is_marker;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Call, CallRole, Module, Opcode, Row};
 use hashbrown::HashSet;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// Limit on the steps of one query, and on the nesting of tuples.
 pub(crate) const MOST_STEPS: usize = 4096;
@@ -15,6 +15,9 @@ pub(crate) const DEEPEST_PATH: usize = 32;
 
 /// Tuple indices, innermost first. Few tuples are nested, so that most paths need no allocation.
 pub type Path = SmallVec<[u32; 4]>;
+
+/// Few places, on the way to the origins of a value.
+pub(crate) type Places = SmallVec<[Place; 4]>;
 
 /// A part of a row's result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +66,7 @@ pub enum End {
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     /// The distinct ends, in the order found.
-    pub ends: Vec<End>,
+    pub ends: SmallVec<[End; 2]>,
     /// Whether the value was too complex to follow, so that ends may be missing.
     pub is_partial: bool,
 }
@@ -83,11 +86,10 @@ pub(crate) fn origins_within(
 ) -> Origins {
     let mut origins = Origins::default();
     // Most values pass only a few places.
-    const FEW: usize = 16;
-    let mut few: Vec<Place> = Vec::new();
+    const FEW: usize = 8;
+    let mut few: SmallVec<[Place; FEW]> = SmallVec::new();
     let mut seen: HashSet<Place, BuildMix> = HashSet::default();
-    let mut stack = Vec::with_capacity(4);
-    stack.push(place);
+    let mut stack: Places = smallvec![place];
     while let Some(place) = stack.pop() {
         if few.contains(&place) || seen.contains(&place) {
             continue;
@@ -109,9 +111,6 @@ pub(crate) fn origins_within(
             break;
         }
         if few.len() < FEW {
-            if few.is_empty() {
-                few.reserve(FEW / 2);
-            }
             few.push(place);
         } else {
             seen.insert(place);
@@ -144,7 +143,7 @@ pub(crate) fn step(
     module: &Module,
     place: &Place,
     through: Through,
-    next: &mut Vec<Place>,
+    next: &mut Places,
 ) -> Option<End> {
     let before = next.len();
     let end = hand_on(module, place, through, next);
@@ -152,7 +151,7 @@ pub(crate) fn step(
 }
 
 /// Like `step`, but returns None for rows that compute.
-fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Vec<Place>) -> Option<End> {
+fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Places) -> Option<End> {
     use Opcode::*;
     let row = place.row;
     let operand = |index: usize, path: Path| {
@@ -293,7 +292,7 @@ fn tpu_call(
     module: &Module,
     place: &Place,
     through: Through,
-    next: &mut Vec<Place>,
+    next: &mut Places,
 ) -> Option<End> {
     let operands = || module.operands(place.row).iter().map(|operand| Row(*operand));
     match module.attribute_bytes(place.row, "custom_call_target")? {

@@ -316,7 +316,7 @@ pub(crate) fn uses_within(
 ) -> Option<Vec<Use>> {
     let module = walk.module;
     let mut uses = Vec::new();
-    let mut stack = vec![(row, Calls::from_slice(calls))];
+    let mut stack: Next = smallvec![(row, Calls::from_slice(calls))];
     let mut steps = 0;
     let mut operands = 0;
     while let Some((row, calls)) = stack.pop() {

@@ -4,6 +4,7 @@
 use super::dtype::ElementType;
 use super::intern::BuildMix;
 use crate::text::Span;
+use smallvec::{SmallVec, smallvec};
 
 /// The id of a shape in its module's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -266,7 +267,7 @@ impl ShapeTable {
 
     /// The leaf shapes of `id` in order, without recursion.
     pub fn leaves(&self, id: ShapeId) -> Leaves<'_> {
-        Leaves { table: self, stack: vec![id] }
+        Leaves { table: self, stack: smallvec![id] }
     }
 
     /// Sum of the leaves' unpadded bytes; None if some leaf is unbounded or the sum overflows.
@@ -350,7 +351,7 @@ impl ShapeTable {
 /// Iterator over the leaves of a shape.
 pub struct Leaves<'a> {
     table: &'a ShapeTable,
-    stack: Vec<ShapeId>,
+    stack: SmallVec<[ShapeId; 4]>,
 }
 
 impl Iterator for Leaves<'_> {
@@ -359,7 +360,7 @@ impl Iterator for Leaves<'_> {
     fn next(&mut self) -> Option<ShapeId> {
         while let Some(id) = self.stack.pop() {
             match self.table.get(id) {
-                ShapeView::Tuple(children) => self.stack.extend(children.iter().rev()),
+                ShapeView::Tuple(children) => self.stack.extend(children.iter().rev().copied()),
                 _ => return Some(id),
             }
         }

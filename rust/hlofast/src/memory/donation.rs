@@ -7,13 +7,14 @@
 //! replace a parameter. Without a backward pass, element-by-element results are activations rather
 //! than state, unless they replace most of the parameters.
 
-use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Path, Place, Through, fan_out, step};
+use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Path, Place, Places, Through, fan_out, step};
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::intern::BuildMix;
 use crate::ir::size::ShapeCost;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use hashbrown::{HashMap, HashSet};
+use smallvec::smallvec;
 
 /// An array of a parameter that could be donated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +251,7 @@ fn reached(
     let mut own = MOST_STEPS.min(*steps);
     let before = own;
     seen.clear();
-    let mut stack = vec![place.clone()];
+    let mut stack: Places = smallvec![place.clone()];
     while let Some(place) = stack.pop() {
         let cost = fan_out(module, place.row);
         if own < cost || place.path.len() > DEEPEST_PATH {

@@ -101,9 +101,8 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
     let mut steps = MOST_STEPS_OF_ALL;
     residuals.retain_mut(|residual| describe(module, cost, attribution, residual, &mut steps));
     residuals.sort_by(|a, b| {
-        let path = |residual: &'_ Residual| residual.place.path.iter().rev().copied().collect();
-        let paths: (Vec<u32>, Vec<u32>) = (path(a), path(b));
-        a.place.row.cmp(&b.place.row).then_with(|| paths.0.cmp(&paths.1))
+        let (a, b) = (&a.place, &b.place);
+        a.row.cmp(&b.row).then_with(|| a.path.iter().rev().cmp(b.path.iter().rev()))
     });
     residuals
 }
@@ -163,14 +162,14 @@ impl Finder<'_> {
         let Some((first_late, is_turn)) = self.first_late(id) else { return };
         let mut here: HashMap<Place, usize, BuildMix> = HashMap::default();
         let mut opened = 0;
+        let mut stack: Vec<Place> = Vec::new();
         // By row after the turn: the last late row whose operands depend on it.
         let mut replaced_for = vec![None; (rows.end - first_late) as usize];
         for late in (first_late..rows.end).map(Row) {
             if !self.is_late(late) || moves(module, late) {
                 continue;
             }
-            let mut stack: Vec<Place> =
-                module.operands(late).iter().map(|row| Place::from(Row(*row))).collect();
+            stack.extend(module.operands(late).iter().map(|row| Place::from(Row(*row))));
             while let Some(place) = stack.pop() {
                 opened += 1;
                 if opened > MOST_ELEMENTS {
