@@ -1,7 +1,8 @@
 //! Tensor kinds of the arrays that a collective moves: weights, gradients of weights, activations.
 
 use crate::flow::origin::{
-    DEEPEST_PATH, End, MOST_STEPS, Origins, Path, Place, Places, Through, fan_out, origins_within, step,
+    DEEPEST_PATH, End, MOST_STEPS, Origins, Path, Place, Places, Through, fan_out, origins_within,
+    step,
 };
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::Alias;

@@ -288,12 +288,7 @@ fn is_many(module: &Module, row: Row) -> bool {
 }
 
 /// Appends the places whose value a result of a TPU compiler call receives unchanged.
-fn tpu_call(
-    module: &Module,
-    place: &Place,
-    through: Through,
-    next: &mut Places,
-) -> Option<End> {
+fn tpu_call(module: &Module, place: &Place, through: Through, next: &mut Places) -> Option<End> {
     let operands = || module.operands(place.row).iter().map(|operand| Row(*operand));
     match module.attribute_bytes(place.row, "custom_call_target")? {
         // Slices that were fetched one by one are joined into their array.

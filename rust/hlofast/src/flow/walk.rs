@@ -223,11 +223,7 @@ const MOST_OPERANDS: usize = 1 << 14;
 pub(crate) struct Walk<'a> {
     pub module: &'a Module,
     elements: RefCell<HashMap<Row, Rc<Elements>, BuildMix>>,
-    parameters: RefCell<HashMap<ComputationId, Rc<ByNumber>, BuildMix>>,
 }
-
-/// Parameters by their numbers.
-type ByNumber = HashMap<u64, Row, BuildMix>;
 
 /// The users of a tuple.
 struct Elements {
@@ -239,7 +235,7 @@ struct Elements {
 
 impl<'a> Walk<'a> {
     pub fn new(module: &'a Module) -> Self {
-        Self { module, elements: RefCell::default(), parameters: RefCell::default() }
+        Self { module, elements: RefCell::default() }
     }
 
     fn elements(&self, row: Row) -> Rc<Elements> {
@@ -262,12 +258,13 @@ impl<'a> Walk<'a> {
 
     /// Parameter `number` of computation `id`.
     fn parameter(&self, id: ComputationId, number: u64) -> Option<Row> {
-        let module = self.module;
-        let find = || {
-            let rows = module.computation(id).rows().map(Row).rev();
-            Rc::new(rows.filter_map(|row| Some((module.parameter_number(row)?, row))).collect())
-        };
-        self.parameters.borrow_mut().entry(id).or_insert_with(find).get(&number).copied()
+        let rows = self.module.parameter_rows(id);
+        let number_of = |row: &&u32| self.module.parameter_number(Row(**row));
+        let is_it = |row: &&u32| number_of(row) == Some(number);
+        // The numbers of a computation of a valid module have no gaps.
+        let likely = usize::try_from(number).ok().and_then(|at| rows.get(at)).filter(is_it);
+        let search = || rows.get(rows.partition_point(|row| number_of(&row) < Some(number)));
+        likely.or_else(|| search().filter(is_it)).map(|row| Row(*row))
     }
 
     /// Whether tuple `row` is only used by get-tuple-elements.

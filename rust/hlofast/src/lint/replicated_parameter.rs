@@ -14,6 +14,7 @@ use crate::ir::{
 };
 use crate::memory::{Resized, Spared};
 use crate::remat::{ResidualKind, residuals};
+use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
@@ -133,10 +134,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// Shapes by element type and sizes.
-type Alike = HashMap<(ElementType, Vec<Option<i64>>), Vec<ShapeId>, BuildMix>;
+/// The element type and the sizes of a shape.
+type Likeness = (ElementType, SmallVec<[Option<i64>; 4]>);
+type Alike = HashMap<Likeness, Vec<ShapeId>, BuildMix>;
 
-fn likeness(array: &ArrayShape<'_>) -> (ElementType, Vec<Option<i64>>) {
+fn likeness(array: &ArrayShape<'_>) -> Likeness {
     (array.element_type, array.dimensions().map(|own| own.bound()).collect())
 }
 

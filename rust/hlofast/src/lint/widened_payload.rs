@@ -78,6 +78,7 @@ fn widened(program: &Program<'_>, number: usize, collective: &Collective) -> Opt
             evidence.push(convert);
         }
     }
+    let narrow = narrow?;
     let runs = program.runs_of(collective);
     let wire = runs.times(collective.ring_wire_bytes()?)?;
     let saved = u128::from(wire) * u128::from(saved) / u128::from(all.max(1));
@@ -87,7 +88,7 @@ fn widened(program: &Program<'_>, number: usize, collective: &Collective) -> Opt
         .sum("wire_bytes", wire)
         .sum("wire_bytes_after", wire.checked_sub(saved)?)
         .of(number);
-    site.key = collective.kind as u64 | (narrow? as u64) << 8;
+    site.key = collective.kind as u64 | (narrow as u64) << 8;
     site.evidence = evidence;
     site.bytes = Some(saved);
     site.provenance = Provenance::Modelled;

@@ -7,7 +7,9 @@
 //! replace a parameter. Without a backward pass, element-by-element results are activations rather
 //! than state, unless they replace most of the parameters.
 
-use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Path, Place, Places, Through, fan_out, step};
+use crate::flow::origin::{
+    DEEPEST_PATH, End, MOST_STEPS, Path, Place, Places, Through, fan_out, step,
+};
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::intern::BuildMix;

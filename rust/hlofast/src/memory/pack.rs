@@ -11,6 +11,7 @@
 //! Found with libtpu 0.0.42; `benches/memory_accuracy.py` compares. XLA has `kFastMerge` since 2025, by the
 //! date of its `free_chunks_manager.cc`; before, every program was packed with care.
 
+use smallvec::SmallVec;
 use std::cmp::Reverse;
 
 /// A buffer to be placed.
@@ -147,7 +148,7 @@ struct Placed {
     /// By live range: offset and end of its block; empty until the block is placed.
     chunks: Vec<(i64, i64)>,
     /// By block: the positions of its live ranges.
-    positions: Vec<Vec<u32>>,
+    positions: Vec<SmallVec<[u32; 4]>>,
     /// A binary tree in an array, with leaves at `leaves..`; -1 where no range is placed.
     latest: Vec<i64>,
     leaves: usize,
@@ -161,7 +162,7 @@ impl Placed {
             lives.extend(blocks[*block].lives.iter().map(|life| (life.0, life.1, *block)));
         }
         lives.sort_unstable();
-        let mut positions = vec![Vec::new(); blocks.len()];
+        let mut positions = vec![SmallVec::new(); blocks.len()];
         for (position, life) in lives.iter().enumerate() {
             positions[life.2].push(position as u32);
         }
