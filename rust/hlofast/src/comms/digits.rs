@@ -5,6 +5,7 @@
 //! 10^9 devices are compared without expanding them.
 
 use crate::ir::decode::{DeviceOrder, Iota};
+use smallvec::SmallVec;
 
 /// One digit: the `size` numbers `0, stride, 2 * stride, ...`. As an interval of divisors, the
 /// digit is `[stride, stride * size)`.
@@ -85,10 +86,13 @@ fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     Some(divides.then(|| Digit::between(start, end)))
 }
 
+/// Parts of digits, with positions of others that they are parts of.
+type Parts = SmallVec<[(usize, Digit); 4]>;
+
 /// Cuts every digit at the borders of `chain`; returns pairs of (index in `chain`, part). None if a
 /// border does not divide a digit.
-pub(super) fn refine(digits: &[Digit], chain: &[Digit]) -> Option<Vec<(usize, Digit)>> {
-    let mut parts = Vec::with_capacity(digits.len());
+pub(super) fn refine(digits: &[Digit], chain: &[Digit]) -> Option<Parts> {
+    let mut parts = Parts::new();
     for digit in digits {
         let mut covered = 1u64;
         for (i, other) in chain.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::meaning::Meaning;
 use super::{Change, Kind, Options, cut};
-use crate::ir::decode::{Alias, HeaderValue, decode_header};
+use crate::ir::decode::{Alias, HeaderValue, ShapeIndex, decode_header};
 use crate::ir::{Module, Row};
 use crate::print::{Seen, Spacing, is_metadata, shape_to_text_within, write_value};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn compare_texts(key: &[u8], a: Option<&[u8]>, b: Option<&[u8]>, changes: &mut V
 }
 
 /// The entries of a list by their subject, each as text.
-fn entries(key: &[u8], value: Option<&[u8]>) -> Option<BTreeMap<Vec<i64>, String>> {
+fn entries(key: &[u8], value: Option<&[u8]>) -> Option<BTreeMap<ShapeIndex, String>> {
     let Some(value) = value else { return Some(BTreeMap::new()) };
     let braces = |index: &[i64]| {
         let numbers: Vec<String> = index.iter().map(i64::to_string).collect();
@@ -103,7 +103,7 @@ fn entries(key: &[u8], value: Option<&[u8]>) -> Option<BTreeMap<Vec<i64>, String
         HeaderValue::BufferDonors(donors) => {
             for donor in donors {
                 let text = format!("({}, {})", donor.parameter, braces(&donor.index));
-                entries.insert([vec![donor.parameter], donor.index].concat(), text);
+                entries.insert(std::iter::once(donor.parameter).chain(donor.index).collect(), text);
             }
         }
         _ => return None,
@@ -113,8 +113,8 @@ fn entries(key: &[u8], value: Option<&[u8]>) -> Option<BTreeMap<Vec<i64>, String
 
 fn compare_entries(
     key: &[u8],
-    a: &BTreeMap<Vec<i64>, String>,
-    b: &BTreeMap<Vec<i64>, String>,
+    a: &BTreeMap<ShapeIndex, String>,
+    b: &BTreeMap<ShapeIndex, String>,
     changes: &mut Vec<Change>,
 ) {
     let text = |entry: Option<&String>| entry.map(String::as_bytes).unwrap_or_default().to_vec();

@@ -86,7 +86,7 @@ pub(crate) fn origins_within(
 ) -> Origins {
     let mut origins = Origins::default();
     // Most values pass only a few places.
-    const FEW: usize = 8;
+    const FEW: usize = 16;
     let mut few: SmallVec<[Place; FEW]> = SmallVec::new();
     let mut seen: HashSet<Place, BuildMix> = HashSet::default();
     let mut stack: Places = smallvec![place];

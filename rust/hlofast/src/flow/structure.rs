@@ -316,9 +316,9 @@ fn results(module: &Module) -> Vec<Made> {
     let made = |(index, operand): (usize, u32)| {
         let place = source(module, Row(operand));
         let shape = module.shape(Row(operand));
-        let alias = aliases
-            .iter()
-            .find(|alias| alias.output_index == [index as i64] || alias.output_index.is_empty());
+        let alias = aliases.iter().find(|alias| {
+            alias.output_index[..] == [index as i64] || alias.output_index.is_empty()
+        });
         let replaces = match alias {
             Some(alias) => numbered(alias.number),
             None if aliases.is_empty() => replaced(module, place.row, shape),

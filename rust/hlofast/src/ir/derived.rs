@@ -3,7 +3,7 @@
 use super::ShapeInterner;
 use super::attributes::KeysInUse;
 use super::csr::Csr;
-use super::decode::{Alias, HeaderValue, StackFrames, decode_header};
+use super::decode::{Alias, HeaderValue, ShapeIndex, StackFrames, decode_header};
 use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
 use super::module::{Call, Computation, ComputationId, Flags, Module, Row};
@@ -71,8 +71,9 @@ impl Derived {
 
 /// Bytes that `aliases` hold on the heap.
 fn alias_bytes(aliases: &Vec<Alias>) -> usize {
-    let indices = |alias: &Alias| alias.output_index.capacity() + alias.index.capacity();
-    aliases.capacity() * size_of::<Alias>() + 8 * aliases.iter().map(indices).sum::<usize>()
+    let heap = |index: &ShapeIndex| if index.spilled() { 8 * index.capacity() } else { 0 };
+    let indices = |alias: &Alias| heap(&alias.output_index) + heap(&alias.index);
+    aliases.capacity() * size_of::<Alias>() + aliases.iter().map(indices).sum::<usize>()
 }
 
 /// The rows that call computations.

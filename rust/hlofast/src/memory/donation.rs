@@ -11,7 +11,7 @@ use crate::flow::origin::{
     DEEPEST_PATH, End, MOST_STEPS, Path, Place, Places, Through, fan_out, step,
 };
 use crate::flow::{Attribution, Phase};
-use crate::ir::decode::{Alias, HeaderValue, decode_header};
+use crate::ir::decode::{Alias, HeaderValue, ShapeIndex, decode_header};
 use crate::ir::intern::BuildMix;
 use crate::ir::size::ShapeCost;
 use crate::ir::{Module, Opcode, Row, ShapeId};
@@ -42,7 +42,7 @@ struct Array {
     shape: ShapeId,
     /// The numbers that identify the array in the header: the parameter number, then the path from
     /// the outermost tuple.
-    index: Vec<i64>,
+    index: ShapeIndex,
 }
 
 /// The parameters of `module` that could be donated, in the order of their rows.
@@ -54,14 +54,14 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     for row in module.parameters(module.entry()) {
         let number = module.parameter_number(row).and_then(|n| i64::try_from(n).ok());
         let Some(number) = number else { continue };
-        arrays(module, row, vec![number], &mut parameters);
+        arrays(module, row, smallvec![number], &mut parameters);
     }
     let root = module.computation(module.entry());
     if root.rows().is_empty() || parameters.len() > MOST_ARRAYS {
         return Vec::new();
     }
     let mut results: Vec<Array> = Vec::new();
-    arrays(module, Row(root.root), Vec::new(), &mut results);
+    arrays(module, Row(root.root), ShapeIndex::new(), &mut results);
     if results.len() > MOST_ARRAYS {
         return Vec::new();
     }
@@ -102,13 +102,13 @@ fn bytes(costs: &[ShapeCost], shape: ShapeId) -> i64 {
     costs.get(shape.0 as usize).map_or(0, |cost| cost.size.max(0))
 }
 
-type Indices = HashSet<Vec<i64>, BuildMix>;
+type Indices = HashSet<ShapeIndex, BuildMix>;
 
 /// The paths of results that take a parameter's buffer, and the donated arrays: parameter numbers
 /// with paths.
 fn donations(module: &Module) -> (Indices, Indices) {
     let (mut results, mut parameters) = (Indices::default(), Indices::default());
-    let with = |number: i64, path: &[i64]| -> Vec<i64> {
+    let with = |number: i64, path: &[i64]| -> ShapeIndex {
         std::iter::once(number).chain(path.iter().copied()).collect()
     };
     for alias in module.aliases().unwrap_or_default() {
@@ -126,7 +126,7 @@ fn donations(module: &Module) -> (Indices, Indices) {
 
 /// Appends the arrays of the result of `row` that have dimensions, with their indices after
 /// `index`.
-fn arrays(module: &Module, row: Row, index: Vec<i64>, found: &mut Vec<Array>) {
+fn arrays(module: &Module, row: Row, index: ShapeIndex, found: &mut Vec<Array>) {
     let shapes = module.shapes();
     let mut stack = vec![(module.shape(row), index.clone(), Path::new())];
     while let Some((shape, index, path)) = stack.pop() {
@@ -195,7 +195,7 @@ fn matched(
     }
     let entry = |(array, path): (&Array, Option<&[i64]>)| {
         let (number, index) = array.index.split_first()?;
-        let (output_index, index) = (path?.to_vec(), index.to_vec());
+        let (output_index, index) = (path?.into(), index.into());
         let alias = Alias { output_index, number: *number, index, must_alias: false };
         Some(Donatable { row: array.place.row, bytes: bytes(costs, array.shape), alias })
     };

@@ -6,6 +6,7 @@
 
 use super::schedule::Steps;
 use crate::ir::{Module, Row, ShapeId, ShapeView};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// The nodes of every shape of a module.
@@ -130,11 +131,11 @@ pub(super) fn node_shapes(module: &Module, shape: ShapeId, out: &mut Vec<ShapeId
     let flat = elements.iter().take_while(|element| shapes.tuple(**element).is_none()).count();
     let (flat, others) = elements.split_at(flat);
     out.extend_from_slice(flat);
-    let mut stack: Vec<ShapeId> = others.iter().rev().copied().collect();
+    let mut stack: SmallVec<[ShapeId; 8]> = others.iter().rev().copied().collect();
     while let Some(id) = stack.pop() {
         out.push(id);
         if let Some(children) = shapes.tuple(id) {
-            stack.extend(children.iter().rev());
+            stack.extend(children.iter().rev().copied());
         }
     }
 }

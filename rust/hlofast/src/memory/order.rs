@@ -2,6 +2,7 @@
 
 use super::schedule::Order;
 use crate::ir::{ComputationId, Module};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// The rows in `order`, computation by computation; None for the text's order.
@@ -44,7 +45,7 @@ pub(super) fn post_order(
     let of =
         |row: u32| &operands[offsets[row as usize] as usize..offsets[row as usize + 1] as usize];
     // Rows with the operands that are left.
-    let mut stack: Vec<(u32, &[u32])> = Vec::new();
+    let mut stack: SmallVec<[(u32, &[u32]); 16]> = SmallVec::new();
     for start in starts {
         if std::mem::replace(&mut is_seen[start as usize], true) {
             continue;

@@ -297,10 +297,16 @@ impl Values {
             self.mismatched += to.len() as u32;
             return;
         };
+        let shapes_of = reader.module.shapes();
+        // Most values are arrays.
+        if to.len() == 1 && shapes_of.tuple(shape).is_none() {
+            self.of[to.start as usize] = self.resolve(from.start);
+            return;
+        }
         let mut shapes = Vec::new();
         super::nodes::node_shapes(reader.module, shape, &mut shapes);
         for ((to, from), shape) in to.zip(from).zip(shapes) {
-            if reader.module.shapes().tuple(shape).is_none() {
+            if shapes_of.tuple(shape).is_none() {
                 self.of[to as usize] = self.resolve(from);
             }
         }

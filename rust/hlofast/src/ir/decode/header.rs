@@ -1,7 +1,9 @@
 //! Values of module header attributes.
 
 use super::AttributeValue;
-use super::other::{Alias, OriginalValue, alias_target, decode_aliases, original_array};
+use super::other::{
+    Alias, OriginalValue, ShapeIndex, alias_target, decode_aliases, original_array,
+};
 use super::scan::{Trailing, key, list, string, whole, word};
 use super::{decode_as, shape_text};
 use crate::error::Result;
@@ -34,7 +36,7 @@ pub struct BufferDonor {
     /// Parameter number.
     pub parameter: i64,
     /// Path into the parameter.
-    pub index: Vec<i64>,
+    pub index: ShapeIndex,
 }
 
 /// Shapes with layouts of the entry computation's parameters and result, as texts.

@@ -32,8 +32,8 @@ pub use literal::{Extent, Literal, LiteralData, LiteralLeaf, self_typed_leaves};
 pub use mesh::{AxisLookup, AxisReference, Mesh};
 pub use metadata::{FrontendAttribute, Metadata, metadata_string};
 pub use other::{
-    Alias, Domain, Origin, OriginPart, OriginalValue, ResultAccuracy, Sparsity, SparsityConfig,
-    Statistics,
+    Alias, Domain, Origin, OriginPart, OriginalValue, ResultAccuracy, ShapeIndex, Sparsity,
+    SparsityConfig, Statistics,
 };
 pub use scan::DEPTH_LIMIT;
 pub use sharding::{

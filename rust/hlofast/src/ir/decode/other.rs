@@ -8,28 +8,32 @@ use super::sharding::Sharding;
 use super::sharding_read::sharding;
 use crate::error::{ErrorKind, Result};
 use crate::text::Cursor;
+use smallvec::SmallVec;
 use std::borrow::Cow;
+
+/// A path into a tuple. Few tuples are nested.
+pub type ShapeIndex = SmallVec<[i64; 2]>;
 
 /// One entry of `output_to_operand_aliasing` or `input_output_alias`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alias {
     /// Path into the result.
-    pub output_index: Vec<i64>,
+    pub output_index: ShapeIndex,
     /// Operand or parameter number.
     pub number: i64,
     /// Path into that operand or parameter.
-    pub index: Vec<i64>,
+    pub index: ShapeIndex,
     /// `must-alias` instead of `may-alias`.
     pub must_alias: bool,
 }
 
 /// `{}`, `{0}`, `{0,1}`, `{0,}`.
-pub(crate) fn shape_index(cursor: &mut Cursor<'_>) -> Result<Vec<i64>> {
+pub(crate) fn shape_index(cursor: &mut Cursor<'_>) -> Result<ShapeIndex> {
     integers(cursor, Trailing::Comma)
 }
 
 /// `(number, index[, kind])`.
-pub(crate) fn alias_target(cursor: &mut Cursor<'_>) -> Result<(i64, Vec<i64>, bool)> {
+pub(crate) fn alias_target(cursor: &mut Cursor<'_>) -> Result<(i64, ShapeIndex, bool)> {
     cursor.expect(b'(', "before the aliased parameter")?;
     let number = integer(cursor)?;
     cursor.expect(b',', "after the parameter number")?;
@@ -63,7 +67,7 @@ pub(crate) fn decode_aliases(value: &[u8]) -> Result<Vec<Alias>> {
                 alias_target(cursor)?
             } else {
                 // Texts of 2020 and before give only the number.
-                (integer(cursor)?, Vec::new(), false)
+                (integer(cursor)?, ShapeIndex::new(), false)
             };
             aliases.push(Alias { output_index, number, index, must_alias });
             Ok(())
@@ -73,7 +77,7 @@ pub(crate) fn decode_aliases(value: &[u8]) -> Result<Vec<Alias>> {
 }
 
 /// An instruction of the original program and the path into its result.
-pub type OriginalValue<'a> = (Cow<'a, [u8]>, Vec<i64>);
+pub type OriginalValue<'a> = (Cow<'a, [u8]>, ShapeIndex);
 
 /// A piece of `origin={...}`: the tree written as a flat sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +107,7 @@ pub(crate) fn original_array<'a>(cursor: &mut Cursor<'a>) -> Result<Option<Origi
     }
     let name = string(cursor)?;
     cursor.skip_space()?;
-    let index = if cursor.peek() == b'{' { shape_index(cursor)? } else { Vec::new() };
+    let index = if cursor.peek() == b'{' { shape_index(cursor)? } else { ShapeIndex::new() };
     cursor.expect(b'}', "at the end of an original value")?;
     Ok(Some((name, index)))
 }

@@ -88,10 +88,13 @@ pub(crate) fn integer(cursor: &mut Cursor<'_>) -> Result<i64> {
 }
 
 /// `{1,2,3}`.
-pub(crate) fn integers(cursor: &mut Cursor<'_>, trailing: Trailing) -> Result<Vec<i64>> {
-    let mut values = Vec::new();
+pub(crate) fn integers<V: Default + Extend<i64>>(
+    cursor: &mut Cursor<'_>,
+    trailing: Trailing,
+) -> Result<V> {
+    let mut values = V::default();
     list(cursor, (b'{', b'}'), trailing, |cursor| {
-        values.push(integer(cursor)?);
+        values.extend([integer(cursor)?]);
         Ok(())
     })?;
     Ok(values)
