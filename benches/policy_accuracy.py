@@ -39,7 +39,7 @@ import policy_texts  # noqa: E402
 
 LINES = {
     name: (FIXTURES / name).read_text().splitlines()
-    for name in ("policy_models.py", "policy_variants.py")
+    for name in ("policy_models.py", "policy_variants.py", "policy_exchanged.py")
 }
 LIMITS = {"v5e": int(15.75 * 2**30), "v5p": int(95.74 * 2**30), "v6e": int(31.25 * 2**30)}
 """The HBM that libtpu gives a program, from its refusals."""
@@ -98,9 +98,9 @@ def nameless() -> dict[tuple[str, str], bytes]:
     return every | keyed(policy_texts.unpack("nameless"))
 
 
-def roomy() -> dict[tuple[str, str], bytes]:
+def small() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs that take a small part of their chip's memory."""
-    return keyed(policy_texts.unpack("roomy"))
+    return keyed(policy_texts.unpack("roomy") | policy_texts.unpack("exchanged"))
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
@@ -154,7 +154,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
     moved = offloaded()
-    for name in ("offloaded", "roomy"):
+    for name in ("offloaded", "roomy", "exchanged"):
         for (program, policy), own in policy_texts.pairs(name).items():
             compiled.setdefault(program, {})[policy] = own["peak"]
     loops = nameless()
@@ -164,7 +164,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
         if own == "none" and policy_texts.kind_of(program) == "unrolled"
     }
     sets = (
-        ("after", plain | checkpointed() | in_groups() | roomy()),
+        ("after", plain | checkpointed() | in_groups() | small()),
         ("after", moved),
         ("after", loops),
         ("before", before),
@@ -526,6 +526,7 @@ def main() -> None:
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
         "small programs": [row for row in after if row["kind"] == "roomy"],
+        "exchanged scores": [row for row in after if row["kind"] == "exchanged"],
         "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
         "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],

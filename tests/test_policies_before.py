@@ -53,7 +53,7 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
     ("program", "error"),
     [
         ("long_v5p_8", 0.08),  # exponentials of heads that share keys
-        ("scattered_v5e_8", 0.1),  # a softmax that devices exchange between two shardings
+        ("scattered_v5e_8", 0.03),  # a softmax that devices exchange between two shardings
         ("held_scattered_v5p_16", 0.03),  # the same
         ("sgd_v5p_8", 0.075),  # gradients of weights that run last, and keep what they read
         ("vocabulary_v6e_8", 0.01),  # the head's weight, gathered once for both passes

@@ -3,6 +3,7 @@
 use super::base::{Changes, prefix};
 use super::fixed::Fixed;
 use super::passes;
+use super::resharded::Resharded;
 use super::scans::{Scan, is_heavy};
 use super::scores::read_until;
 use super::softmax::Softmax;
@@ -124,11 +125,6 @@ impl<'a> Again<'a> {
                 states[stack.node as usize].need(end_of(last), 0);
             }
             states[stack.node as usize].is_needed = true;
-            if !states[stack.node as usize].is_kept() {
-                for (node, last) in &stack.again {
-                    states[*node as usize].need(end_of(*last), 0);
-                }
-            }
         }
         for (number, node) in fixed.visited.iter().copied().enumerate().rev() {
             let at = node as usize;
@@ -273,6 +269,11 @@ impl<'a> Again<'a> {
         for (node, size) in &self.heavy {
             if let Some(last) = self.states[*node as usize].last() {
                 bytes.add(start..=last, *size);
+                if let Some(own) = self.exchanged(|own| own.product == *node) {
+                    // Part of what is added below.
+                    let steps = start.max(*own.steps.start())..=last.min(*own.steps.end());
+                    bytes.add(steps, -size);
+                }
             }
         }
         for (product, less, steps) in &scan.widened {
@@ -280,7 +281,15 @@ impl<'a> Again<'a> {
                 bytes.add(steps.clone(), -less);
             }
         }
-        for own in &self.fixed.softmaxes {
+        for own in &self.fixed.resharded {
+            if self.exchanged(|other| other.exponentials == own.exponentials).is_some() {
+                let is_kept = |node: u32| self.states[node as usize].is_kept();
+                let size = self.fixed.bytes[own.read() as usize];
+                bytes.add(own.steps.clone(), own.beyond(size, is_kept));
+            }
+        }
+        let softmaxes = self.fixed.softmaxes.iter();
+        for own in softmaxes.filter(|own| !self.fixed.is_resharded(own.exponentials)) {
             self.account_softmax(own, bytes);
         }
         for own in &self.fixed.scores {
@@ -336,6 +345,14 @@ impl<'a> Again<'a> {
                 bytes.add(live.clone(), -size);
             }
         }
+    }
+
+    /// The scores for which `is_it` holds, if they run again and devices exchange their exponentials.
+    fn exchanged(&self, is_it: impl Fn(&Resharded) -> bool) -> Option<&Resharded> {
+        let own = self.fixed.resharded.iter().find(|own| is_it(own))?;
+        let at = own.exponentials;
+        let is_needed = self.states[at as usize].last().is_some();
+        (is_needed && is_light(self.scan, self.fixed, at, &self.states)).then_some(own)
     }
 
     /// Adds what is written of a softmax that runs again.

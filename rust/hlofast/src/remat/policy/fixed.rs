@@ -4,6 +4,7 @@
 use super::graph::Graph;
 use super::kernels::kept_bytes;
 use super::passes::{Pass, passes};
+use super::resharded::Resharded;
 use super::savable::{Savable, SavableKind};
 use super::scans::{Scan, is_heavy};
 use super::scores::Scores;
@@ -60,6 +61,8 @@ pub struct Fixed {
     pub grouped: Vec<Softmax>,
     /// Scores in another form that XLA for TPUs writes otherwise than the text when they run again.
     pub scores: Vec<Scores>,
+    /// Scores whose exponentials devices exchange.
+    pub resharded: Vec<Resharded>,
 }
 
 impl Fixed {
@@ -126,7 +129,13 @@ impl Fixed {
             softmaxes: Vec::new(),
             grouped: Vec::new(),
             scores: Vec::new(),
+            resharded: Vec::new(),
         }
+    }
+
+    /// Whether devices exchange these exponentials.
+    pub fn is_resharded(&self, exponentials: u32) -> bool {
+        self.resharded.iter().any(|own| own.exponentials == exponentials)
     }
 
     /// Bytes of what is kept of a node that a policy could keep.
@@ -163,8 +172,7 @@ fn parts(scan: &Scan, narrow: &[Option<u32>]) -> Vec<bool> {
         })
         .collect();
     let needs = scan.recomputed.needs.iter().map(|(node, _)| *node);
-    let again = scan.stacks.iter().flat_map(|stack| stack.again.iter().map(|(node, _)| *node));
-    let own = needs.chain(again).chain(scan.stacks.iter().map(|stack| stack.node));
+    let own = needs.chain(scan.stacks.iter().map(|stack| stack.node));
     own.for_each(|node| is_part[node as usize] = false);
     for (wide, narrow) in narrow.iter().enumerate() {
         if let Some(narrow) = narrow {

@@ -1,6 +1,5 @@
 //! The scans of a module that is not scheduled: loops that are laid out, and the stacks between them.
 
-use super::graph::Graph;
 use super::inner::is_only_stacked;
 use super::laid_groups::{Around, Laid};
 use super::late::Late;
@@ -15,9 +14,6 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Opcode, Row};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
-
-/// Limit on the broadcasts of a value that are looked at.
-const MOST_BROADCAST: usize = 16;
 
 impl Layout<'_> {
     /// The scan of two loops of a graph, of which one reads these stacks of the other.
@@ -87,13 +83,6 @@ impl Layout<'_> {
                 stack.fore.push((self.bytes(&body, stack.node), steps));
             }
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
-            let slices = leaves.clone().flat_map(|leaf| back.users(*leaf)).copied();
-            for (made, wanted) in broadcast_alike(&body, stack.node, &back, slices) {
-                let users = back.users(wanted).iter().map(|user| back_steps.of_use(&back, *user));
-                let last = users.max().unwrap_or(back_steps.runs[wanted as usize]);
-                body.nodes[made as usize].opcode = Opcode::CollectivePermute;
-                stack.again.push((made, last));
-            }
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             let read = |user: &u32| {
@@ -106,7 +95,14 @@ impl Layout<'_> {
                     vec![(self.bytes(&back, *user), back_steps.held_from(*user)..=last)]
                 });
                 let feeds_product = !products_of(&back, *user).is_empty();
-                Read { step, last: step, late: step, feeds_product, for_loop, copies }
+                // An exchange does not change the bytes of a device, unlike a gather.
+                let is_exchanged = back.nodes[*user as usize].opcode == Opcode::CollectivePermute
+                    && self.bytes(&back, *user) == self.bytes(&body, stack.node);
+                let users = back.users(*user).iter().filter(|_| is_exchanged);
+                let steps = users.map(|user| back_steps.of_use(&back, *user));
+                let ends = steps.clone().min().zip(steps.max());
+                let exchanged = ends.map(|(first, last)| (*user, first..=last));
+                Read { step, last: step, late: step, feeds_product, for_loop, copies, exchanged }
             };
             stack.reads = users.map(read).collect();
         }
@@ -132,43 +128,4 @@ impl Layout<'_> {
             widened: body_steps.widened,
         })
     }
-}
-
-/// What both bodies make of a stacked value by broadcasting it alike, if devices exchange the slices of the
-/// stack. Where the value is recomputed, XLA makes the broadcast once, and devices exchange all of it: so does
-/// libtpu with the sums of a softmax in `scattered_v5e_8` with nothing saved.
-fn broadcast_alike(
-    body: &Graph,
-    value: u32,
-    back: &Graph,
-    slices: impl Iterator<Item = u32>,
-) -> Vec<(u32, u32)> {
-    let made = broadcast(body, value);
-    let is_exchanged =
-        |slice: &u32| back.nodes[*slice as usize].opcode == Opcode::CollectivePermute;
-    let wanted: Vec<u32> =
-        slices.filter(is_exchanged).flat_map(|slice| broadcast(back, slice)).collect();
-    let shape = |graph: &Graph, node: u32| graph.nodes[node as usize].shape;
-    let pair = |wanted: u32| {
-        let alike = |made: &&u32| shape(body, **made) == shape(back, wanted);
-        Some((*made.iter().find(alike)?, wanted))
-    };
-    wanted.into_iter().filter_map(pair).collect()
-}
-
-/// The last of the broadcasts that start from a value.
-fn broadcast(graph: &Graph, value: u32) -> Vec<u32> {
-    let mut ends = Vec::new();
-    let mut open = vec![value];
-    for _ in 0..MOST_BROADCAST {
-        let Some(at) = open.pop() else { break };
-        let users = graph.users(at).iter().copied();
-        let further: Vec<u32> =
-            users.filter(|user| graph.nodes[*user as usize].opcode == Opcode::Broadcast).collect();
-        if further.is_empty() && at != value {
-            ends.push(at);
-        }
-        open.extend(further);
-    }
-    ends
 }

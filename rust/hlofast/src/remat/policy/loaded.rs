@@ -23,8 +23,15 @@ impl Finder<'_> {
     pub fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
         let node = &back.nodes[user as usize];
         let step = self.memory.step_of(node.outer).unwrap_or(end);
-        let mut read =
-            Read { step, last: step, late: 0, feeds_product: false, for_loop: false, copies: None };
+        let mut read = Read {
+            step,
+            last: step,
+            late: 0,
+            feeds_product: false,
+            for_loop: false,
+            copies: None,
+            exchanged: None,
+        };
         let mut stack = vec![(user, 0)];
         let mut opened = 0;
         while let Some((at, depth)) = stack.pop() {
@@ -34,6 +41,11 @@ impl Finder<'_> {
             read.last = read.last.max(step);
             read.late = read.late.max(late.read_at(node.outer, step));
             read.feeds_product |= node.opcode.is_matmul();
+            if node.opcode == Opcode::AllToAll {
+                let users = back.users(at).iter().map(|user| back.nodes[*user as usize].outer);
+                let last = users.filter_map(|user| self.memory.step_of(user)).max();
+                read.exchanged = last.map(|last| (at, read.step..=last.max(step)));
+            }
             if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
                 stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));
             }

@@ -49,6 +49,7 @@ mod price;
 mod products;
 mod recomputed;
 mod remade;
+mod resharded;
 mod retimed;
 mod rings;
 mod run_order;

@@ -12,6 +12,7 @@ use super::base::Timeline;
 use super::chip::Chip;
 use super::fixed::Fixed;
 use super::graph::Graph;
+use super::resharded::resharded;
 use super::scans::{MOST_REARRANGED, Scan, is_rearrangement};
 use super::softmax::{between, has_mask};
 use super::stacks::Stack;
@@ -82,7 +83,10 @@ pub fn with_scores(
         own.softmaxes
             .iter_mut()
             .for_each(|own| own.writes_gradient = !(is_v5e && own.is_in_kernel));
-        own.scores = scores(module, scan, own, timeline, local, chip);
+        own.resharded = resharded(module, scan, &own.softmaxes, timeline, chip);
+        let mut scores = scores(module, scan, own, timeline, local, chip);
+        scores.retain(|scores| !own.is_resharded(scores.exponentials));
+        own.scores = scores;
     }
     fixed
 }
@@ -141,7 +145,7 @@ fn scores(
 }
 
 /// The dimensions of an array that are not one.
-fn sizes(module: &Module, shape: ShapeId) -> Option<Vec<Option<i64>>> {
+pub fn sizes(module: &Module, shape: ShapeId) -> Option<Vec<Option<i64>>> {
     let array = module.shapes().array(shape)?;
     Some(array.dimensions().map(|own| own.bound()).filter(|own| *own != Some(1)).collect())
 }

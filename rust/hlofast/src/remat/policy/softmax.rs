@@ -354,7 +354,7 @@ fn is_kernel(module: &Module, graph: &Graph, node: u32) -> bool {
 
 /// The first product that multiplies by what cheap work makes of the elements of `product`: by the weights of its
 /// softmax, which fusions may compute each for themselves; or a kernel that does both.
-fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
+pub fn mixed_by(module: &Module, graph: &Graph, product: u32) -> Option<u32> {
     let elements = |node: u32| module.shapes().array(graph.nodes[node as usize].shape)?.elements();
     let count = elements(product);
     let mut known = HashSet::<u32, BuildMix>::default();

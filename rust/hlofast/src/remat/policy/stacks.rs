@@ -36,8 +36,6 @@ pub struct Stack {
     pub fore: Vec<(i64, RangeInclusive<u32>)>,
     /// The same in the backward body of a group.
     pub aft: Vec<(i64, RangeInclusive<u32>)>,
-    /// Nodes of the forward body that the backward body reads, until a step, if the value is recomputed.
-    pub again: Vec<(u32, u32)>,
 }
 
 impl Stack {
@@ -64,7 +62,6 @@ impl Stack {
             moving: Vec::new(),
             fore: Vec::new(),
             aft: Vec::new(),
-            again: Vec::new(),
         }
     }
 }
@@ -84,6 +81,8 @@ pub struct Read {
     pub for_loop: bool,
     /// If the row only copies the slice out of the stack: bytes and live range of the copies.
     pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
+    /// If devices exchange the slice: the node that does, and the steps from the row to the last reader.
+    pub exchanged: Option<(u32, RangeInclusive<u32>)>,
 }
 
 /// The node whose value the body writes into the stack in element `element` of its state.

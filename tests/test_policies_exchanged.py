@@ -1,0 +1,51 @@
+"""Checkpoint policies of programs whose devices exchange attention scores in the backward pass."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from test_policies import BUILT_IN, device_of
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, dict[str, float]]:
+    """By program and policy: how far the modelled peak is from that of the compiled program."""
+    compiled = policy_texts.pairs("exchanged")
+    found: dict[str, dict[str, float]] = {}
+    for name, text in policy_texts.unpack("exchanged").items():
+        program = name.removesuffix(".none")
+        policies = hlofast.loads(text).remat(device=device_of(program)).policies
+        assert policies is not None and policies.peak == compiled[program, "none"]["peak"]
+        found[program] = {
+            policy: policies.policy(called).peak / compiled[program, policy]["peak"] - 1
+            for policy, called in BUILT_IN.items()
+        }
+    return found
+
+
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_peaks_are_those_of_the_compiled_programs(errors, is_held_out):
+    own = [own for name, own in errors.items() if name.startswith("held_") == is_held_out]
+    every = [abs(error) for errors in own for error in errors.values()]
+    assert len(every) == (18 if is_held_out else 36)
+    assert statistics.median(every) <= 0.05
+
+
+def test_broadcast_sums_are_exchanged_in_full_where_they_have_the_dimensions_of_the_scores(errors):
+    """Also over four devices; and on v6e if heads have no dimension for their group."""
+    for program in ("exchanged_v5e_8", "exchanged_model_v5e_8", "exchanged_plain_v6e_16"):
+        for policy in ("dots", "plain_dots"):
+            assert abs(errors[program][policy]) <= 0.06, (program, policy)
+
+
+def test_exponentials_of_heads_in_groups_are_exchanged_in_two_orders(errors):
+    for program in ("exchanged_groups_v5e_8", "exchanged_groups_v6e_8"):
+        assert abs(errors[program]["dots"]) <= 0.03, program
