@@ -78,6 +78,24 @@ def test_scores_computed_twice_by_a_fusion_run_twice_again(texts: dict[str, byte
     assert policies.policy("nothing_saveable").recomputed_flops > once
 
 
+@pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
+@pytest.mark.parametrize("form", ["2560", "3072", "4096", "_unscaled4096", "_capped4096"])
+def test_masks_of_grouped_scores_are_arrays_on_v6e_with_many_keys(
+    texts: dict[str, bytes], form: str, policy: str
+) -> None:
+    """With 3,072 keys and more, if the scores have a factor."""
+    assert abs(error(texts, f"grouped{form}_v6e", policy, is_before=True)) <= 0.03
+
+
+def test_without_a_named_chip_masks_take_no_memory(texts: dict[str, bytes]) -> None:
+    text = texts["grouped4096_v6e.none.before"]
+    peaks = {
+        device: hlofast.loads(text).remat(device=device).policies.policy("nothing_saveable").peak
+        for device in (None, "tpu-v5e", "tpu-v6e")
+    }
+    assert peaks[None] == peaks["tpu-v5e"] < 0.6 * peaks["tpu-v6e"]
+
+
 LOOP_LINES = (FIXTURES / "policies" / "loop_softmaxes.jsonl").read_text().splitlines()
 LOOP_RECORDS = {(own["program"], own["policy"]): own for own in map(json.loads, LOOP_LINES)}
 
@@ -128,3 +146,13 @@ class TestLayersInPythonLoops:
         for is_before in (False, True):
             peak = policies_of(loop_texts, program, is_before).policy("dots_saveable").peak
             assert peak == pytest.approx(LOOP_RECORDS[program, "dots"]["peak"], rel=0.05)
+
+    @pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
+    @pytest.mark.parametrize("length", [3072, 4096])
+    def test_masks_of_grouped_scores_are_arrays_on_v6e_with_many_keys(
+        self, loop_texts: dict[str, bytes], length: int, policy: str
+    ) -> None:
+        program = f"loop_grouped{length}_v6e"
+        policies = policies_of(loop_texts, program, is_before=True)
+        peak = policies.policy(policy_texts.BUILT_IN[policy]).peak
+        assert peak == pytest.approx(LOOP_RECORDS[program, policy]["peak"], rel=0.03)

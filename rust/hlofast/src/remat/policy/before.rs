@@ -59,13 +59,6 @@ pub struct How {
     pub chip: Option<Chip>,
 }
 
-impl How {
-    /// Whether XLA compiles it for a GPU.
-    pub fn is_gpu(self) -> bool {
-        self.chip == Some(Chip::Gpu)
-    }
-}
-
 /// Scans of an unscheduled module in one order.
 pub struct LaidScans {
     pub scans: Vec<Scan>,
@@ -91,7 +84,7 @@ pub fn scans_before(
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
     let mut layout = Layout::new(module, cost, local, places, budget);
     (layout.phases, layout.wait) = (attribution.phases(module), wait);
-    layout.is_gpu = how.is_gpu();
+    layout.chip = how.chip;
     let LaidOut { changes, rows, mut scans, may_wait, early } = lay_out(layout)?;
     scans.sort_by_key(|scan| scan.forward);
     match scans.is_empty() {

@@ -78,7 +78,7 @@ pub fn lay_out_layers(
     }
     let transfers = Transfers::of(graph, layout.local, true);
     let is_kept = kept_for_both(graph, transfers);
-    let own = shared(layout.module, graph, layout.is_gpu, |node, a, b| {
+    let own = shared(layout.module, graph, layout.is_gpu(), |node, a, b| {
         let are_together = is_kept[node as usize] || is_later(phases, a) == is_later(phases, b);
         are_together && is_in_layer(a) && is_in_layer(b)
     });

@@ -16,7 +16,7 @@ impl Layout<'_> {
         };
         let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
         self.mark_transfers(&mut graph);
-        let own = shared(self.module, &graph, self.is_gpu, |_, _, _| true);
+        let own = shared(self.module, &graph, self.is_gpu(), |_, _, _| true);
         graph.shared.extend(own);
         share_states(&mut graph);
         self.run(&graph, is_backward, depth + 1)?;

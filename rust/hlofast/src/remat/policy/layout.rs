@@ -2,6 +2,7 @@
 
 use super::NoPolicies;
 use super::base::add;
+use super::chip::Chip;
 use super::graph::Graph;
 use super::groups::chain;
 use super::laid_groups::{Around, Laid, mark_slices};
@@ -123,8 +124,8 @@ pub struct Layout<'a> {
     pub module: &'a Module,
     pub cost: &'a Cost,
     pub local: &'a Local,
-    /// Whether XLA compiles the module for a GPU.
-    pub is_gpu: bool,
+    /// The chip, if it is known and matters.
+    pub chip: Option<Chip>,
     places: Places,
     pub budget: usize,
     /// By step: the change from the step before.
@@ -162,7 +163,7 @@ impl<'a> Layout<'a> {
             module,
             cost,
             local,
-            is_gpu: false,
+            chip: None,
             places,
             budget,
             changes: Vec::new(),
@@ -182,6 +183,11 @@ impl<'a> Layout<'a> {
 }
 
 impl Layout<'_> {
+    /// Whether XLA compiles the module for a GPU.
+    pub fn is_gpu(&self) -> bool {
+        self.chip == Some(Chip::Gpu)
+    }
+
     pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
         if self.changes.len() <= self.rows.len() + 1 {
             self.changes.resize(self.rows.len() + 2, 0);
@@ -311,8 +317,8 @@ impl Layout<'_> {
         if !is_backward {
             let until = |product: u32| steps.last[product as usize].or(Some(0));
             let widened = self.hold_exponentials(graph, &steps, until);
-            steps.widened = if self.is_gpu { Vec::new() } else { widened };
-        } else if self.is_gpu {
+            steps.widened = if self.is_gpu() { Vec::new() } else { widened };
+        } else if self.is_gpu() {
             self.hold_wide_gradients(graph, &steps);
         }
         let loops = looped(graph);
@@ -392,7 +398,7 @@ impl Layout<'_> {
 
     /// Adds the bytes of the values of a graph.
     fn hold(&mut self, graph: &Graph, steps: &Steps) {
-        if self.is_gpu {
+        if self.is_gpu() {
             self.hold_taken(graph, steps);
         }
         for node in 0..graph.nodes.len() as u32 {
@@ -430,7 +436,7 @@ impl Layout<'_> {
             Some(mut inner) if depth < DEEPEST => {
                 if self.places.groups.binary_search(&row).is_ok() {
                     self.mark_transfers(&mut inner);
-                    let own = shared(self.module, &inner, self.is_gpu, |_, _, _| true);
+                    let own = shared(self.module, &inner, self.is_gpu(), |_, _, _| true);
                     inner.shared.extend(own);
                     mark_slices(&mut inner);
                 }
@@ -440,7 +446,7 @@ impl Layout<'_> {
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
                 self.mark_transfers(&mut graph);
-                let own = shared(self.module, &graph, self.is_gpu, |_, _, _| true);
+                let own = shared(self.module, &graph, self.is_gpu(), |_, _, _| true);
                 graph.shared.extend(own);
                 share_states(&mut graph);
                 graph

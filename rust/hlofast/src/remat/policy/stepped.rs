@@ -194,7 +194,7 @@ impl Stepped {
         let layer: Vec<Option<u32>> =
             nodes.iter().map(|node| own.layers.of_row(node.row)).collect();
         let mut layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
-        layout.is_gpu = how.is_gpu();
+        layout.chip = how.chip;
         let laid = lay_out_layers(layout, &mut own.graph, &phases, &layer, phase);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (graph, mut steps, held) = (&own.graph, laid.runs, laid.held);
