@@ -2,26 +2,23 @@
 //! weights, exchanged values, exponentials; and which values take the memory of others.
 
 use super::chip::Chip;
-use super::graph::{Graph, Node};
+use super::graph::Graph;
 use super::layout::{Layout, Steps, stays};
 use super::run_order::{Transfers, gathered_weights, is_in_place};
 use super::scans::is_heavy;
-use super::softmax::{MOST_KEYS, between, has_mask, row_length};
+use super::softmax::{MOST_KEYS, row_length};
+use super::spread::Spread;
 use super::widened::Widened;
 use crate::ir::Opcode;
 use crate::ir::intern::BuildMix;
 use hashbrown::HashSet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Dimensions on a device of scores of attention in which several heads share keys: XLA for TPU then
 /// writes the exponentials of a softmax in the forward pass to memory, in all ten such programs of
 /// `benches/policy_accuracy.py` and in no other.
 const GROUPED: usize = 5;
-/// The numbers of keys with which XLA for v6e gives the fusion that takes the maxima of masked scores of grouped heads
-/// its masks and factors as arrays. Of libtpu 0.0.42: it does with 3,072, 4,096 and 5,120 keys, in groups of 2, 4 and
-/// 8 heads, and does not with 2,816 and 6,144, nor where the scores have no factor (`make_softmaxes.py`).
-const SPREAD_KEYS: RangeInclusive<u64> = 3072..=5120;
 /// Limits on the nodes between a product and the exponentials that are made from it, and on the users of
 /// each of them.
 const MOST_OPENED: usize = 64;
@@ -98,15 +95,13 @@ impl Layout<'_> {
             let elements = |node: u32| self.elements(graph, node);
             let keys = row_length(graph, product, elements);
             if self.chip == Some(Chip::V6e) {
-                let keys = keys.unwrap_or(0);
-                match self.spread(graph, product, keys) {
-                    // One fusion makes the scores less their maxima.
-                    Some(_) if keys < *SPREAD_KEYS.start() => self.add(first..=last, wider),
-                    spread => {
-                        self.add(sums..=last, wide);
-                        self.add(sums..=sums, spread.unwrap_or(0));
-                    }
+                let bytes = self.own_bytes(graph, product);
+                let own = Spread::of(self.module, graph, product, bytes, keys.unwrap_or(0));
+                match own.reads_product {
+                    true => self.add(sums..=last, wide),
+                    false => self.add(first..=last, wider),
                 }
+                self.add(sums..=sums, own.bytes);
                 found.push((product, 0, first..=last));
                 continue;
             }
@@ -187,41 +182,6 @@ impl Layout<'_> {
             found.is_none()
         });
         found
-    }
-
-    /// The bytes of the masks and factors of scores if each is an array as large as the scores, as with so many `keys`.
-    /// None for scores without a mask.
-    fn spread(&self, graph: &Graph, product: u32, keys: u64) -> Option<i64> {
-        let mut scores = None;
-        self.follow_cheap(graph, product, |user| {
-            let mut users = graph.users(user).iter().take(MOST_USERS);
-            let is_exponential = graph.nodes[user as usize].opcode == Opcode::Exponential;
-            let is_reduced = users.any(|own| graph.nodes[*own as usize].opcode == Opcode::Reduce);
-            if scores.is_none() && !is_exponential && is_reduced {
-                scores = Some(user);
-            }
-            scores.is_none() && !is_exponential
-        });
-        let scores = scores?;
-        let is_product = |own: &Node| own.opcode.is_matmul();
-        let (_, mut ways) = between(self.module, graph, scores, is_product)?;
-        ways.push(scores);
-        // Loops take masks that are the same in all layers.
-        let is_spread = |own: &u32| {
-            let node = &graph.nodes[*own as usize];
-            node.opcode == Opcode::Broadcast || node.element.is_some()
-        };
-        let count = self.elements(graph, product);
-        let read = ways.iter().flat_map(|own| graph.operands(*own).iter().copied());
-        let spread = read.filter(|own| self.elements(graph, *own) == count && is_spread(own));
-        let spread: BTreeSet<u32> = spread.collect();
-        // An element of a mask takes a byte.
-        let bits: i64 = spread.iter().map(|own| self.bits(graph, *own).max(8)).sum();
-        let bytes = self.own_bytes(graph, product).saturating_mul(bits) / self.bits(graph, product);
-        let is_scaled =
-            ways.iter().any(|own| graph.nodes[*own as usize].opcode == Opcode::Multiply);
-        let is_spread = is_scaled && SPREAD_KEYS.contains(&keys);
-        has_mask(graph, &ways).then_some(if is_spread { bytes } else { 0 })
     }
 
     /// Calls `goes_on` with what cheap work makes of the elements of a value, and goes on from those for which it is

@@ -59,6 +59,7 @@ mod scans;
 mod scores;
 mod search;
 mod softmax;
+mod spread;
 mod stacks;
 mod stepped;
 mod stored;
@@ -204,7 +205,7 @@ impl Policies {
         counted: Counted<'_>,
     ) -> Result<Self, NoPolicies> {
         let mut values = memory.all_values(module);
-        let Counted { peak, is_apart, .. } = counted;
+        let Counted { peak, is_apart, chip, .. } = counted;
         let sizes = device_sizes(module, Backend::of_module(module));
         let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
@@ -215,9 +216,9 @@ impl Policies {
             };
             let (own, timeline) = stepped(&mut values, false).ok_or(NoPolicies::NoLayers)?;
             let late = own.are_last.then(|| stepped(&mut late, true)).flatten();
-            let unrolled = Unrolled::new(module, own, Some(&sizes));
+            let unrolled = Unrolled::new(module, own, Some(&sizes), chip);
             let late = late.and_then(|(late, timeline)| {
-                Some((Unrolled::new(module, late, Some(&sizes))?, timeline))
+                Some((Unrolled::new(module, late, Some(&sizes), chip)?, timeline))
             });
             let is_ahead = unrolled.as_ref().is_some_and(Unrolled::makes_room);
             let (mut own, late) = match late {
@@ -324,7 +325,7 @@ impl Policies {
                 if !stepped.graph.on_host.is_empty() {
                     return Err(NoPolicies::Offloaded);
                 }
-                let unrolled = Unrolled::new(module, stepped, None);
+                let unrolled = Unrolled::new(module, stepped, None, how.chip);
                 let own = Self::of_layers(module, unrolled, timeline)?;
                 return Ok(Self { before, ..own });
             }

@@ -11,6 +11,7 @@ mod forms;
 mod rerun;
 
 use super::base::{Changes, Timeline, prefix};
+use super::chip::Chip;
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
 use super::layered::Layers;
@@ -23,6 +24,7 @@ use super::rings::{Early, ahead as held_ahead, in_rings};
 use super::same::{Found, one_of_each, weight_of};
 use super::savable::is_value;
 use super::softmax::{InLayer, MOST_KEYS, Passes, row_length};
+use super::spread::Spread;
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
 use super::widened::Widened;
@@ -75,9 +77,9 @@ pub struct Unrolled {
     products: Vec<Row>,
     /// Those of them that reduce products, ascending.
     passes: Vec<Pass>,
-    /// Products of the forward pass that would be kept in a wider type, the bytes of one copy, and whether there are
-    /// two even if the product is kept.
-    wide: Vec<(u32, i64, bool)>,
+    /// Products of the forward pass that would be kept in a wider type: the bytes beside them where this is, if they run
+    /// again and if they are kept.
+    wide: Vec<(u32, [i64; 2])>,
     /// Weights that are gathered for a backward part before it starts: bytes and steps.
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
@@ -109,7 +111,12 @@ pub struct Unrolled {
 
 impl Unrolled {
     /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
-    pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
+    pub fn new(
+        module: &Module,
+        stepped: Stepped,
+        sizes: Option<&[i64]>,
+        chip: Option<Chip>,
+    ) -> Option<Self> {
         let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
         let Stepped { early: ahead, is_early, is_backward, is_checkpointed, .. } = stepped;
         let Stepped { recomputed, widened, is_in_loop, .. } = stepped;
@@ -167,7 +174,7 @@ impl Unrolled {
             let remade = Remade::new(module, graph, layers, &held, &is_backward, step_of, is_again);
             unrolled.remade = Some(remade);
         } else if let Some(sizes) = sizes {
-            unrolled.find_wide(module, sizes);
+            unrolled.find_wide(module, sizes, chip);
             unrolled.find_early(&held);
             if is_early && !unrolled.wide.is_empty() {
                 let (steps, bytes) = (unrolled.steps.as_slice(), unrolled.bytes.as_slice());
@@ -258,7 +265,7 @@ impl Unrolled {
     /// value and other work is repeated in fusions. Without that reader XLA writes the wide type, before
     /// and after the work on each element, if the product has more dimensions than a matmul of TPUs
     /// can write in any order.
-    fn find_wide(&mut self, module: &Module, sizes: &[i64]) {
+    fn find_wide(&mut self, module: &Module, sizes: &[i64], chip: Option<Chip>) {
         let graph = &self.graph;
         for (at, node) in graph.nodes.iter().enumerate() {
             let is_own = self.layer[at].is_some() && self.steps[at] < self.back;
@@ -280,7 +287,17 @@ impl Unrolled {
                     |node: u32| shapes.array(graph.nodes[node as usize].shape)?.elements();
                 let keys = row_length(graph, at as u32, elements);
                 let is_long = keys.is_some_and(|keys| keys > MOST_KEYS);
-                self.wide.push((at as u32, wide, is_long));
+                let (at, narrow) = (at as u32, self.bytes[at]);
+                // A product that is kept is written in its own type, and then the exponentials are in the wide one.
+                let two = wide.saturating_mul(2);
+                let both = [two - narrow, if is_long { two } else { wide }];
+                // With fewer keys XLA for v6e writes one, but in rings (`unrolled_v6e_8`) the gradient of the logits,
+                // which the model does not let wait, takes as much as the other.
+                let spread = (chip == Some(Chip::V6e))
+                    .then(|| Spread::of(module, graph, at, narrow, keys.unwrap_or(0)))
+                    .filter(|own| own.reads_product);
+                let beside = spread.map_or(both, |own| [wide.saturating_add(own.bytes); 2]);
+                self.wide.push((at, beside));
             }
         }
     }
@@ -452,14 +469,10 @@ impl Unrolled {
         for (size, steps) in &self.ahead {
             bytes.add(steps.clone(), *size);
         }
-        for (node, wide, is_long) in &self.wide {
+        for (node, [beside, beside_kept]) in &self.wide {
             let at = *node as usize;
-            // A product that is kept is written in its own type, and then the exponentials are in the wide one.
-            let beside = match again.fate[at] {
-                Fate::Recomputed => wide.saturating_mul(2) - self.bytes[at],
-                _ if *is_long => wide.saturating_mul(2),
-                _ => *wide,
-            };
+            let is_kept = again.fate[at] != Fate::Recomputed;
+            let beside = if is_kept { *beside_kept } else { *beside };
             bytes.add(self.steps[at]..=self.steps[at], beside);
         }
         for (node, size, steps) in self.remade.iter().flat_map(|own| &own.live) {
