@@ -129,3 +129,6 @@ def test_notes_tell_the_errors_that_the_judge_finds() -> None:
         assert f"median error is {100 * statistics.median(found):.1f} %" in note, len(found)
         assert f"{100 * near:.0f} % are within 5 %" in " ".join(note.split())
         assert f"worst is {100 * max(found):.0f} %" in note
+    exchanged = errors(("exchanged",), "after", True)
+    median, worst = 100 * statistics.median(exchanged), 100 * max(exchanged)
+    assert f"it is {median:.1f} %, and the worst is {worst:.0f} %" in _policy_fields.ERROR

@@ -86,7 +86,7 @@ fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     Some(divides.then(|| Digit::between(start, end)))
 }
 
-/// Parts of digits, with positions of others that they are parts of.
+/// Parts of digits, each with the index of the digit of the chain that contains it.
 type Parts = SmallVec<[(usize, Digit); 4]>;
 
 /// Cuts every digit at the borders of `chain`; returns pairs of (index in `chain`, part). None if a

@@ -16,7 +16,7 @@ pub(crate) const DEEPEST_PATH: usize = 32;
 /// Tuple indices, innermost first. Few tuples are nested, so that most paths need no allocation.
 pub type Path = SmallVec<[u32; 4]>;
 
-/// Few places, on the way to the origins of a value.
+/// Places still to follow; mostly few.
 pub(crate) type Places = SmallVec<[Place; 4]>;
 
 /// A part of a row's result.

@@ -354,7 +354,7 @@ pub(crate) fn uses_within(
     Some(uses)
 }
 
-/// Uses in front of which a value passes on.
+/// Rows that hold a value next, each with the calls around it.
 type Next = SmallVec<[(Row, Calls); 1]>;
 
 /// The next uses of the value if `used` only passes it on; otherwise `used` itself.

@@ -269,8 +269,10 @@ impl<'a> Again<'a> {
         for (node, size) in &self.heavy {
             if let Some(last) = self.states[*node as usize].last() {
                 bytes.add(start..=last, *size);
-                if let Some(own) = self.exchanged(|own| own.product == *node) {
-                    // Part of what is added below.
+                let mut exchanged = self.fixed.resharded.iter();
+                let own = exchanged.find(|own| own.product == *node && self.is_exchanged(own));
+                if let Some(own) = own {
+                    // `beyond` adds the product again.
                     let steps = start.max(*own.steps.start())..=last.min(*own.steps.end());
                     bytes.add(steps, -size);
                 }
@@ -281,12 +283,10 @@ impl<'a> Again<'a> {
                 bytes.add(steps.clone(), -less);
             }
         }
-        for own in &self.fixed.resharded {
-            if self.exchanged(|other| other.exponentials == own.exponentials).is_some() {
-                let is_kept = |node: u32| self.states[node as usize].is_kept();
-                let size = self.fixed.bytes[own.read() as usize];
-                bytes.add(own.steps.clone(), own.beyond(size, is_kept));
-            }
+        for own in self.fixed.resharded.iter().filter(|own| self.is_exchanged(own)) {
+            let is_kept = |node: u32| self.states[node as usize].is_kept();
+            let size = self.fixed.bytes[own.read() as usize];
+            bytes.add(own.steps.clone(), own.beyond(size, is_kept));
         }
         let softmaxes = self.fixed.softmaxes.iter();
         for own in softmaxes.filter(|own| !self.fixed.is_resharded(own.exponentials)) {
@@ -347,12 +347,11 @@ impl<'a> Again<'a> {
         }
     }
 
-    /// The scores for which `is_it` holds, if they run again and devices exchange their exponentials.
-    fn exchanged(&self, is_it: impl Fn(&Resharded) -> bool) -> Option<&Resharded> {
-        let own = self.fixed.resharded.iter().find(|own| is_it(own))?;
+    /// Whether scores run again of which devices exchange the exponentials.
+    fn is_exchanged(&self, own: &Resharded) -> bool {
         let at = own.exponentials;
         let is_needed = self.states[at as usize].last().is_some();
-        (is_needed && is_light(self.scan, self.fixed, at, &self.states)).then_some(own)
+        is_needed && is_light(self.scan, self.fixed, at, &self.states)
     }
 
     /// Adds what is written of a softmax that runs again.

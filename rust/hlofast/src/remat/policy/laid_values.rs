@@ -70,8 +70,8 @@ impl Layout<'_> {
 
     /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
     /// and then their exponentials are in memory in the type in which these are summed, and both at the step
-    /// that makes the exponentials. Backward passes read the scores in their own type. XLA for v6e makes the scores
-    /// less their maxima from the product. Returns what differs if the product is kept.
+    /// that makes the exponentials. Backward passes read the scores in their own type. For v6e, see
+    /// `spread.rs`. Returns what differs if the product is kept.
     pub fn hold_exponentials(
         &mut self,
         graph: &Graph,
@@ -87,21 +87,21 @@ impl Layout<'_> {
             }
             let Some(until) = until(product) else { continue };
             let Some(made) = self.exponentials(graph, product) else { continue };
-            let wide = self.own_bytes(graph, product).saturating_mul(self.bits(graph, made))
-                / self.bits(graph, product);
+            let bytes = self.own_bytes(graph, product);
+            let wide = bytes.saturating_mul(self.bits(graph, made)) / self.bits(graph, product);
             let (first, sums) = (steps.runs[product as usize], steps.runs[made as usize]);
             let last = until.max(sums);
             let wider = wide.saturating_sub(self.bytes(graph, product));
             let elements = |node: u32| self.elements(graph, node);
             let keys = row_length(graph, product, elements);
             if self.chip == Some(Chip::V6e) {
-                let bytes = self.own_bytes(graph, product);
                 let own = Spread::of(self.module, graph, product, bytes, keys.unwrap_or(0));
                 match own.reads_product {
                     true => self.add(sums..=last, wide),
                     false => self.add(first..=last, wider),
                 }
                 self.add(sums..=sums, own.bytes);
+                // Nothing differs, but layers in rings ask whether there is such a product.
                 found.push((product, 0, first..=last));
                 continue;
             }

@@ -42,9 +42,13 @@ impl Finder<'_> {
             read.late = read.late.max(late.read_at(node.outer, step));
             read.feeds_product |= node.opcode.is_matmul();
             if node.opcode == Opcode::AllToAll {
+                let is_known = read.exchanged.as_ref().is_some_and(|(known, _)| *known == at);
                 let users = back.users(at).iter().map(|user| back.nodes[*user as usize].outer);
-                let last = users.filter_map(|user| self.memory.step_of(user)).max();
-                read.exchanged = last.map(|last| (at, read.step..=last.max(step)));
+                let steps =
+                    users.filter(|_| !is_known).filter_map(|user| self.memory.step_of(user));
+                if let Some(last) = steps.max() {
+                    read.exchanged = Some((at, read.step..=last.max(step)));
+                }
             }
             if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
                 stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));

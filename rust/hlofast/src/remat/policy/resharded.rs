@@ -25,8 +25,8 @@ use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
-/// Limit on the nodes of a backward body that are looked at for the sums.
-const MOST_OPENED: usize = 256;
+/// Limit on the scores of a scan: for each, the nodes of the backward body are looked through once.
+const MOST_SCORES: usize = 64;
 
 /// Scores of attention whose exponentials devices exchange.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct Resharded {
     bytes: i64,
     /// Whether XLA writes exponentials in place of the product (`softmax.rs`).
     is_written: bool,
-    /// By how much what the text holds there is less than twice the exponentials.
+    /// Twice the exponentials minus the bytes that the text holds there.
     less: i64,
     /// Bytes of as many numbers in the type of the product, as the gradient of the weights takes.
     narrow: i64,
@@ -68,7 +68,9 @@ impl Resharded {
     ///
     /// On v5e the gradient of the values, which reads the product, waits for that of the scores. Elsewhere it runs
     /// first, but then the gradient of the weights is in memory before the sums are exchanged, unless exponentials
-    /// are written in place of the product. Of two orders, XLA frees one before it makes the other.
+    /// are written in place of the product. Of two orders, XLA frees one before it makes the other. Where nothing is
+    /// exchanged besides exponentials, the product is still there for the product by the weights if that runs again too.
+    /// An unknown chip counts as v5e, which needs the most.
     pub fn beyond(&self, size: i64, is_kept: impl Fn(u32) -> bool) -> i64 {
         let kept = if is_kept(self.product) { size } else { 0 };
         let more = match (self.form, self.chip) {
@@ -105,16 +107,23 @@ pub fn resharded(
         let (exchange, steps) = stack.reads.iter().find_map(|read| read.exchanged.clone())?;
         let (product, _) = between(module, body, node, |own| own.opcode.is_matmul())?;
         let bytes = stack.bytes.checked_div(i64::try_from(scan.trips).ok()?)?;
+        if bytes < LEAST {
+            return None;
+        }
         let narrow = narrow(module, body, [product, node], bytes);
         // Before optimisation there is no exchange in memory, and the gradient of the scores may take the place of
         // that of the weights.
-        let rises = timeline.rises(*steps.end(), narrow / 2);
-        let gradients = narrow.saturating_mul(if rises { 2 } else { 1 });
-        let less = if module.is_scheduled() { 0 } else { bytes.saturating_sub(gradients).max(0) };
+        let less = if module.is_scheduled() {
+            0
+        } else {
+            let rises = timeline.rises(*steps.end(), narrow / 2);
+            let gradients = narrow.saturating_mul(if rises { 2 } else { 1 });
+            bytes.saturating_sub(gradients).max(0)
+        };
         let is_its = |own: &Softmax| own.exponentials == node && own.is_written;
         let is_written = softmaxes.iter().any(is_its);
         let form = form(module, scan, [product, node], exchange, chip);
-        (bytes >= LEAST).then(|| Resharded {
+        Some(Resharded {
             exponentials: node,
             product,
             mixed: mixed_by(module, body, product),
@@ -127,7 +136,14 @@ pub fn resharded(
             chip,
         })
     };
-    scan.stacks.iter().filter_map(of_stack).collect()
+    let mut found: Vec<Resharded> = Vec::new();
+    for own in scan.stacks.iter().filter_map(of_stack).take(MOST_SCORES) {
+        // XLA may compute the exponentials of a product twice; its scores are exchanged once.
+        if found.iter().all(|other| other.product != own.product) {
+            found.push(own);
+        }
+    }
+    found
 }
 
 /// The bytes of as many numbers as the exponentials `own`, which take `bytes`, in the type of the product.
@@ -161,16 +177,16 @@ fn form(
     }
     // The gradient of the weights is divided by the sums, in a fusion that reads the exponentials.
     let elements = |shape: ShapeId| module.shapes().array(shape)?.elements();
-    let count = elements(shape(back, exchange));
+    let Some(count) = elements(shape(back, exchange)) else { return Form::Alone };
     let mut outers: Vec<_> =
         back.users(exchange).iter().map(|user| back.nodes[*user as usize].outer).collect();
     outers.sort_unstable();
     let is_divided = |node: &&Node| {
         node.opcode == Opcode::Divide
             && outers.binary_search(&node.outer).is_ok()
-            && elements(node.shape) == count
+            && elements(node.shape) == Some(count)
     };
-    let divided = back.nodes.iter().filter(is_divided).take(MOST_OPENED).last();
+    let divided = back.nodes.iter().rfind(is_divided);
     match divided.is_some_and(|node| rank(node.shape) == rank(shape(body, own))) {
         true => Form::WithSums,
         false => Form::Alone,

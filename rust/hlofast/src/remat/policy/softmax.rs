@@ -26,7 +26,7 @@ const MOST_USERS: usize = 64;
 const KERNEL: &[u8] = b"online-softmax";
 /// The most keys with which XLA makes the exponentials from a product that is kept; with more
 /// it writes scores in their type between them. Of libtpu 0.0.42 for v5e and v5p (`make_softmaxes.py` with 3,072 and
-/// 4,096 positions); for v6e, which no text tells from them, it is 4,096 or more.
+/// 4,096 positions). For v6e, see `spread.rs`.
 pub const MOST_KEYS: u64 = 3072;
 
 /// A softmax between two products, whose exponentials and weights the forward loop stacks.

@@ -12,9 +12,9 @@ use crate::ir::{Module, Opcode};
 use hashbrown::HashSet;
 use std::ops::RangeInclusive;
 
-/// The numbers of keys with which masks and factors are arrays. Of libtpu 0.0.42: they are with 3,072, 4,096 and 5,120
-/// keys, in groups of 2, 4 and 8 heads, and are not with 2,816 and 6,144, nor where the scores have no factor
-/// (`make_softmaxes.py`).
+/// The numbers of keys with which masks and factors are arrays. Of libtpu 0.0.42: they are with 3,072 and 4,096 keys, and
+/// are not with 2,560, nor where the scores have no factor (`make_softmaxes.py`). The upper limit is from steps that are
+/// not committed: they are with 5,120 keys, and are not with 6,144. So is that groups of 4 and 8 heads behave like pairs.
 const SPREAD_KEYS: RangeInclusive<u64> = 3072..=5120;
 /// Limits on the nodes between a product and its masked scores, and on the users of each of them.
 const MOST_OPENED: usize = 64;
@@ -30,15 +30,15 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// That of the scores of a product, which takes `bytes`, with so many `keys`.
+    /// That of the scores of a product, which takes `bytes`, with `keys` keys.
     pub fn of(module: &Module, graph: &Graph, product: u32, bytes: i64, keys: u64) -> Self {
         let read = masks(module, graph, product);
-        let is_spread = read.as_ref().is_some_and(|(_, is_scaled)| *is_scaled);
+        let is_scaled = read.as_ref().is_some_and(|(_, is_scaled)| *is_scaled);
         let bits_of = |own: u32| {
             let array = module.shapes().array(graph.nodes[own as usize].shape);
             array.map_or(1, |array| i64::from(array.element_type.bits()).max(1))
         };
-        let arrays = read.as_ref().filter(|_| is_spread && SPREAD_KEYS.contains(&keys));
+        let arrays = read.as_ref().filter(|_| is_scaled && SPREAD_KEYS.contains(&keys));
         // An element of a mask takes a byte.
         let bits: i64 = arrays.iter().flat_map(|own| &own.0).map(|own| bits_of(*own).max(8)).sum();
         Spread {
@@ -57,6 +57,7 @@ fn masks(module: &Module, graph: &Graph, product: u32) -> Option<(HashSet<u32, B
     let is_reduction = |own: &u32| matches!(opcode(*own), Opcode::Reduce | Opcode::ReduceWindow);
     let mut scores = None;
     let mut open = vec![product];
+    let mut known: HashSet<u32, BuildMix> = HashSet::default();
     for _ in 0..MOST_OPENED {
         let Some(at) = open.pop() else { break };
         if at != product && graph.users(at).iter().take(MOST_USERS).any(&is_reduction) {
@@ -66,7 +67,7 @@ fn masks(module: &Module, graph: &Graph, product: u32) -> Option<(HashSet<u32, B
         let users = graph.users(at).iter().take(MOST_USERS).copied();
         open.extend(users.filter(|own| {
             let is_end = is_heavy(opcode(*own)) || opcode(*own) == Opcode::Exponential;
-            !is_end && elements(*own) == count
+            !is_end && elements(*own) == count && known.insert(*own)
         }));
     }
     let scores = scores?;

@@ -81,7 +81,8 @@ pub struct Read {
     pub for_loop: bool,
     /// If the row only copies the slice out of the stack: bytes and live range of the copies.
     pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
-    /// If devices exchange the slice: the node that does, and the steps from the row to the last reader.
+    /// If devices exchange the slice: the node that does, and the steps to the last reader, from the row, or from the
+    /// first reader before optimisation, where no exchange is in memory.
     pub exchanged: Option<(u32, RangeInclusive<u32>)>,
 }
 

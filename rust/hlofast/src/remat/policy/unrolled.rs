@@ -77,8 +77,8 @@ pub struct Unrolled {
     products: Vec<Row>,
     /// Those of them that reduce products, ascending.
     passes: Vec<Pass>,
-    /// Products of the forward pass that would be kept in a wider type: the bytes beside them where this is, if they run
-    /// again and if they are kept.
+    /// Products of the forward pass that would be kept in a wider type, with the extra bytes at their step: recomputed,
+    /// kept.
     wide: Vec<(u32, [i64; 2])>,
     /// Weights that are gathered for a backward part before it starts: bytes and steps.
     early: Vec<(i64, RangeInclusive<u32>)>,
