@@ -26,9 +26,9 @@ fn aliases_and_donors() {
     let text = "{ {0}: (1, {}, must-alias), {1,0}: (2, {3}), {}: (0, {}, may-alias), }";
     let HeaderValue::Aliases(aliases) = header("input_output_alias", text) else { panic!() };
     let alias = |output: &[i64], number, index: &[i64], must_alias| Alias {
-        output_index: output.to_vec(),
+        output_index: output.into(),
         number,
-        index: index.to_vec(),
+        index: index.into(),
         must_alias,
     };
     assert_eq!(
@@ -43,8 +43,8 @@ fn aliases_and_donors() {
     assert_eq!(header("input_output_alias", "{}"), HeaderValue::Aliases(vec![]));
     assert_eq!(header("buffer_donor", "{ (1, {}), (2, {0,}) }"), {
         HeaderValue::BufferDonors(vec![
-            BufferDonor { parameter: 1, index: vec![] },
-            BufferDonor { parameter: 2, index: vec![0] },
+            BufferDonor { parameter: 1, index: vec![].into() },
+            BufferDonor { parameter: 2, index: vec![0].into() },
         ])
     });
     assert!(decode_header(b"input_output_alias", b"{ {0}: (1, {}, sometimes) }").is_err());
@@ -79,7 +79,7 @@ ENTRY e { ... }"
         panic!()
     };
     assert_eq!(entries.len(), 2);
-    assert_eq!(entries[0].removed, Some((b"a".as_slice().into(), vec![0])));
+    assert_eq!(entries[0].removed, Some((b"a".as_slice().into(), vec![0].into())));
     assert!(entries[0].module.as_ref().is_some_and(|m| m.starts_with(b"HloModule \"m\"\n")));
     assert_eq!((&entries[1].removed, &entries[1].module), (&None, &None));
     let text = r#"{{"a"}:{log_mode=default,callback_id=3},{"b"}:({op_id=1},{partitioned=true})}"#;

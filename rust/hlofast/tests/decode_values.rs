@@ -214,7 +214,12 @@ fn rarer_values() {
     };
     assert_eq!(
         aliases,
-        [Alias { output_index: vec![1], number: 0, index: vec![2], must_alias: false }]
+        [Alias {
+            output_index: vec![1].into(),
+            number: 0,
+            index: vec![2].into(),
+            must_alias: false
+        }]
     );
     assert_eq!(value("result_accuracy", "{mode=highest}"), {
         V::ResultAccuracy(ResultAccuracy::Mode(b"highest"))
@@ -234,8 +239,8 @@ fn rarer_values() {
         [
             Open,
             Open,
-            Leaf(Some((text("v1"), vec![]))),
-            Leaf(Some((text("v2"), vec![0, 1]))),
+            Leaf(Some((text("v1"), vec![].into()))),
+            Leaf(Some((text("v2"), vec![0, 1].into()))),
             Close,
             Leaf(None),
             Close,

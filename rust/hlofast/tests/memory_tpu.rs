@@ -151,7 +151,8 @@ fn static_results_and_reuse() {
         memory_after(&module, &frame, (None, None), change, i64::MAX).unwrap().peak
     };
     assert_eq!(after(&Change::default()), kept.hbm_peak());
-    let alias = Alias { output_index: vec![], number: 0, index: vec![], must_alias: false };
+    let alias =
+        Alias { output_index: vec![].into(), number: 0, index: vec![].into(), must_alias: false };
     let donating = Change { donated: vec![alias], ..Change::default() };
     assert_eq!(after(&donating), donated.hbm_peak());
     let halved = Alike { elements: 100, dimension: 100, parts: 2, bits: None };
