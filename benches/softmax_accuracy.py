@@ -56,7 +56,7 @@ def main() -> None:
         for form, own in known.items():
             cells = [f"{own[pair][0]:+.1%}" if pair in own else "" for pair in policies]
             print(f"| `{form}` | {' | '.join(cells)} |")
-        # Longer forms, which only v6e has, were compiled to find one rule and count in neither.
+        # Forms with a number of keys in their names were compiled for one rule, and count in none.
         for label, is_fitted in (("made with", True), ("unseen", False)):
             forms = [
                 own

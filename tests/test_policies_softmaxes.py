@@ -112,6 +112,14 @@ def loop_texts() -> dict[str, bytes]:
     return policy_texts.unpack("loop_softmaxes")
 
 
+def assert_is_near(loop_texts: dict[str, bytes], program: str, policy: str, worst: float) -> None:
+    """The peak modelled under a policy, after and before optimisation, is XLA's within an error."""
+    for is_before in (False, True):
+        policies = policies_of(loop_texts, program, is_before)
+        peak = policies.policy(policy_texts.BUILT_IN[policy]).peak
+        assert peak == pytest.approx(LOOP_RECORDS[program, policy]["peak"], rel=worst)
+
+
 class TestLayersInPythonLoops:
     @pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
     @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
@@ -119,12 +127,7 @@ class TestLayersInPythonLoops:
     def test_exponentials_weights_and_gradient_are_in_memory_together(
         self, loop_texts: dict[str, bytes], form: str, chip: str, policy: str
     ) -> None:
-        program = f"loop_{form}_{chip}"
-        truth = LOOP_RECORDS[program, policy]["peak"]
-        for is_before in (False, True):
-            policies = policies_of(loop_texts, program, is_before)
-            peak = policies.policy(policy_texts.BUILT_IN[policy]).peak
-            assert peak == pytest.approx(truth, rel=0.07)
+        assert_is_near(loop_texts, f"loop_{form}_{chip}", policy, 0.07)
 
     @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
     @pytest.mark.parametrize("policy", ["nothing", "plain_dots"])
@@ -139,28 +142,18 @@ class TestLayersInPythonLoops:
     def test_a_kept_product_of_grouped_attention_leaves_one_wide_array(
         self, loop_texts: dict[str, bytes], chip: str
     ) -> None:
-        program = f"loop_grouped_{chip}"
-        for is_before in (False, True):
-            peak = policies_of(loop_texts, program, is_before).policy("dots_saveable").peak
-            assert peak == pytest.approx(LOOP_RECORDS[program, "dots"]["peak"], rel=0.02)
+        assert_is_near(loop_texts, f"loop_grouped_{chip}", "dots", 0.02)
 
     @pytest.mark.parametrize("chip", ["v5e", "v5p"])
     @pytest.mark.parametrize("length", [3072, 4096])
     def test_with_many_keys_there_are_two(
         self, loop_texts: dict[str, bytes], length: int, chip: str
     ) -> None:
-        program = f"loop_grouped{length}_{chip}"
-        for is_before in (False, True):
-            peak = policies_of(loop_texts, program, is_before).policy("dots_saveable").peak
-            assert peak == pytest.approx(LOOP_RECORDS[program, "dots"]["peak"], rel=0.05)
+        assert_is_near(loop_texts, f"loop_grouped{length}_{chip}", "dots", 0.05)
 
     @pytest.mark.parametrize("policy", policy_texts.BUILT_IN)
     @pytest.mark.parametrize("length", [3072, 4096])
     def test_masks_of_grouped_scores_are_arrays_on_v6e_with_many_keys(
         self, loop_texts: dict[str, bytes], length: int, policy: str
     ) -> None:
-        program = f"loop_grouped{length}_v6e"
-        for is_before in (False, True):
-            policies = policies_of(loop_texts, program, is_before)
-            peak = policies.policy(policy_texts.BUILT_IN[policy]).peak
-            assert peak == pytest.approx(LOOP_RECORDS[program, policy]["peak"], rel=0.03)
+        assert_is_near(loop_texts, f"loop_grouped{length}_v6e", policy, 0.03)

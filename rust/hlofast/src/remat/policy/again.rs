@@ -266,12 +266,12 @@ impl<'a> Again<'a> {
             // The value of the layer before is on its way while a layer runs.
             bytes.add(scan.kept_steps(), *size);
         }
+        let exchanged = self.fixed.resharded.iter().filter(|own| self.runs(own.exponentials));
+        let exchanged: Vec<&Resharded> = exchanged.collect();
         for (node, size) in &self.heavy {
             if let Some(last) = self.states[*node as usize].last() {
                 bytes.add(start..=last, *size);
-                let mut exchanged = self.fixed.resharded.iter();
-                let own = exchanged.find(|own| own.product == *node && self.is_exchanged(own));
-                if let Some(own) = own {
+                if let Some(own) = exchanged.iter().find(|own| own.product == *node) {
                     // `beyond` adds the product again.
                     let steps = start.max(*own.steps.start())..=last.min(*own.steps.end());
                     bytes.add(steps, -size);
@@ -283,7 +283,7 @@ impl<'a> Again<'a> {
                 bytes.add(steps.clone(), -less);
             }
         }
-        for own in self.fixed.resharded.iter().filter(|own| self.is_exchanged(own)) {
+        for own in exchanged {
             let is_kept = |node: u32| self.states[node as usize].is_kept();
             let size = self.fixed.bytes[own.read() as usize];
             bytes.add(own.steps.clone(), own.beyond(size, is_kept));
@@ -293,8 +293,7 @@ impl<'a> Again<'a> {
             self.account_softmax(own, bytes);
         }
         for own in &self.fixed.scores {
-            let is_needed = self.states[own.exponentials as usize].last().is_some();
-            if is_needed && is_light(scan, self.fixed, own.exponentials, &self.states) {
+            if self.runs(own.exponentials) {
                 let is_kept = self.states[own.product as usize].is_kept();
                 bytes.add(own.gradient..=own.gradient, own.beyond(is_kept));
             }
@@ -347,19 +346,16 @@ impl<'a> Again<'a> {
         }
     }
 
-    /// Whether scores run again of which devices exchange the exponentials.
-    fn is_exchanged(&self, own: &Resharded) -> bool {
-        let at = own.exponentials;
-        let is_needed = self.states[at as usize].last().is_some();
-        is_needed && is_light(self.scan, self.fixed, at, &self.states)
+    /// Whether a node runs again, in the fusions that read it.
+    fn runs(&self, node: u32) -> bool {
+        let is_needed = self.states[node as usize].last().is_some();
+        is_needed && is_light(self.scan, self.fixed, node, &self.states)
     }
 
     /// Adds what is written of a softmax that runs again.
     fn account_softmax(&self, own: &Softmax, bytes: &mut Changes<'_>) {
         let scan = self.scan;
-        let is_light = |node| is_light(scan, self.fixed, node, &self.states);
-        let is_needed = |node: u32| self.states[node as usize].last().is_some();
-        if !is_light(own.exponentials) || !is_needed(own.exponentials) {
+        if !self.runs(own.exponentials) {
             return;
         }
         let start = *scan.back_steps.start();
@@ -374,7 +370,7 @@ impl<'a> Again<'a> {
                 steps.into_iter().for_each(|steps| bytes.add(steps, size(own.product)));
             }
         }
-        if product.is_kept() || !is_light(own.weights) {
+        if product.is_kept() || !is_light(scan, self.fixed, own.weights, &self.states) {
             return;
         }
         if !own.writes_gradient {

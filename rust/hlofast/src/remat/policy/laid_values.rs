@@ -6,7 +6,7 @@ use super::graph::Graph;
 use super::layout::{Layout, Steps, stays};
 use super::run_order::{Transfers, gathered_weights, is_in_place};
 use super::scans::is_heavy;
-use super::softmax::{MOST_KEYS, row_length};
+use super::softmax::{MOST_KEYS, reduced};
 use super::spread::Spread;
 use super::widened::Widened;
 use crate::ir::Opcode;
@@ -93,9 +93,9 @@ impl Layout<'_> {
             let last = until.max(sums);
             let wider = wide.saturating_sub(self.bytes(graph, product));
             let elements = |node: u32| self.elements(graph, node);
-            let keys = row_length(graph, product, elements);
+            let scores = reduced(graph, product, elements);
             if self.chip == Some(Chip::V6e) {
-                let own = Spread::of(self.module, graph, product, bytes, keys.unwrap_or(0));
+                let own = Spread::of(self.module, graph, (product, bytes), scores);
                 match own.reads_product {
                     true => self.add(sums..=last, wide),
                     false => self.add(first..=last, wider),
@@ -107,7 +107,7 @@ impl Layout<'_> {
             }
             self.add(first..=last, wider);
             self.add(sums..=sums, wide);
-            let further = match keys.is_some_and(|keys| keys > MOST_KEYS) {
+            let further = match scores.is_some_and(|(_, keys)| keys > MOST_KEYS) {
                 true => -self.bytes(graph, product),
                 false => wider,
             };

@@ -111,8 +111,8 @@ pub fn resharded(
             return None;
         }
         let narrow = narrow(module, body, [product, node], bytes);
-        // Before optimisation there is no exchange in memory, and the gradient of the scores may take the place of
-        // that of the weights.
+        // Before optimisation, the account has no exchange. The gradient of the scores may reuse the memory of the
+        // gradient of the weights.
         let less = if module.is_scheduled() {
             0
         } else {

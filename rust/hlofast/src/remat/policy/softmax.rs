@@ -389,6 +389,16 @@ pub fn row_length(
     product: u32,
     elements: impl Fn(u32) -> Option<u64>,
 ) -> Option<u64> {
+    reduced(graph, product, elements).map(|(_, keys)| keys)
+}
+
+/// The first node made from a product, or the product, that is reduced to fewer elements, such as scores to their
+/// maxima; and how many of its elements become one.
+pub fn reduced(
+    graph: &Graph,
+    product: u32,
+    elements: impl Fn(u32) -> Option<u64>,
+) -> Option<(u32, u64)> {
     let count = elements(product)?;
     let mut known = HashSet::<u32, BuildMix>::default();
     let mut open = vec![product];
@@ -398,7 +408,7 @@ pub fn row_length(
             let Some(own) = elements(user) else { continue };
             let is_reduction = matches!(opcode, Opcode::Reduce | Opcode::ReduceWindow);
             if is_reduction && own > 0 && own < count {
-                return Some(count / own);
+                return Some((at, count / own));
             }
             if own == count && !is_heavy(opcode) && known.len() < MOST_BETWEEN && known.insert(user)
             {

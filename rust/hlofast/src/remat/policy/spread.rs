@@ -5,7 +5,6 @@
 //! large as the scores. Scores without a mask are made from the product in its own type, too.
 
 use super::graph::{Graph, Node};
-use super::scans::is_heavy;
 use super::softmax::{between, has_mask};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode};
@@ -16,9 +15,6 @@ use std::ops::RangeInclusive;
 /// are not with 2,560, nor where the scores have no factor (`make_softmaxes.py`). The upper limit is from steps that are
 /// not committed: they are with 5,120 keys, and are not with 6,144. So is that groups of 4 and 8 heads behave like pairs.
 const SPREAD_KEYS: RangeInclusive<u64> = 3072..=5120;
-/// Limits on the nodes between a product and its masked scores, and on the users of each of them.
-const MOST_OPENED: usize = 64;
-const MOST_USERS: usize = 16;
 
 /// What the fusion reads.
 #[derive(Clone, Copy, Debug)]
@@ -30,9 +26,16 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// That of the scores of a product, which takes `bytes`, with `keys` keys.
-    pub fn of(module: &Module, graph: &Graph, product: u32, bytes: i64, keys: u64) -> Self {
-        let read = masks(module, graph, product);
+    /// That of the scores of a product, which takes `bytes`. `scores` are the node that is reduced to maxima, if it is
+    /// known, and the number of keys (`softmax::reduced`).
+    pub fn of(
+        module: &Module,
+        graph: &Graph,
+        (product, bytes): (u32, i64),
+        scores: Option<(u32, u64)>,
+    ) -> Self {
+        let read = scores.and_then(|(scores, _)| masks(module, graph, product, scores));
+        let keys = scores.map_or(0, |(_, keys)| keys);
         let is_scaled = read.as_ref().is_some_and(|(_, is_scaled)| *is_scaled);
         let bits_of = |own: u32| {
             let array = module.shapes().array(graph.nodes[own as usize].shape);
@@ -48,29 +51,17 @@ impl Spread {
     }
 }
 
-/// The masks and factors between a product and the scores of which maxima are taken, and whether there is a factor;
+/// The masks and factors between a product and the `scores` of which maxima are taken, and whether there is a factor;
 /// None without a mask.
-fn masks(module: &Module, graph: &Graph, product: u32) -> Option<(HashSet<u32, BuildMix>, bool)> {
+fn masks(
+    module: &Module,
+    graph: &Graph,
+    product: u32,
+    scores: u32,
+) -> Option<(HashSet<u32, BuildMix>, bool)> {
     let elements = |own: u32| module.shapes().array(graph.nodes[own as usize].shape)?.elements();
     let opcode = |own: u32| graph.nodes[own as usize].opcode;
     let count = elements(product);
-    let is_reduction = |own: &u32| matches!(opcode(*own), Opcode::Reduce | Opcode::ReduceWindow);
-    let mut scores = None;
-    let mut open = vec![product];
-    let mut known: HashSet<u32, BuildMix> = HashSet::default();
-    for _ in 0..MOST_OPENED {
-        let Some(at) = open.pop() else { break };
-        if at != product && graph.users(at).iter().take(MOST_USERS).any(&is_reduction) {
-            scores = Some(at);
-            break;
-        }
-        let users = graph.users(at).iter().take(MOST_USERS).copied();
-        open.extend(users.filter(|own| {
-            let is_end = is_heavy(opcode(*own)) || opcode(*own) == Opcode::Exponential;
-            !is_end && elements(*own) == count && known.insert(*own)
-        }));
-    }
-    let scores = scores?;
     let is_product = |own: &Node| own.opcode.is_matmul();
     let (_, mut ways) = between(module, graph, scores, is_product)?;
     ways.push(scores);

@@ -23,7 +23,7 @@ use super::remade::Remade;
 use super::rings::{Early, ahead as held_ahead, in_rings};
 use super::same::{Found, one_of_each, weight_of};
 use super::savable::is_value;
-use super::softmax::{InLayer, MOST_KEYS, Passes, row_length};
+use super::softmax::{InLayer, MOST_KEYS, Passes, reduced};
 use super::spread::Spread;
 use super::stepped::{Held, Stepped};
 use super::units::Unit;
@@ -285,8 +285,8 @@ impl Unrolled {
                 let shapes = module.shapes();
                 let elements =
                     |node: u32| shapes.array(graph.nodes[node as usize].shape)?.elements();
-                let keys = row_length(graph, at as u32, elements);
-                let is_long = keys.is_some_and(|keys| keys > MOST_KEYS);
+                let scores = reduced(graph, at as u32, elements);
+                let is_long = scores.is_some_and(|(_, keys)| keys > MOST_KEYS);
                 let (at, narrow) = (at as u32, self.bytes[at]);
                 // A product that is kept is written in its own type, and then the exponentials are in the wide one.
                 let two = wide.saturating_mul(2);
@@ -294,7 +294,7 @@ impl Unrolled {
                 // With fewer keys XLA for v6e writes one, but in rings (`unrolled_v6e_8`) the gradient of the logits,
                 // which the model does not let wait, takes as much as the other.
                 let spread = (chip == Some(Chip::V6e))
-                    .then(|| Spread::of(module, graph, at, narrow, keys.unwrap_or(0)))
+                    .then(|| Spread::of(module, graph, (at, narrow), scores))
                     .filter(|own| own.reads_product);
                 let beside = spread.map_or(both, |own| [wide.saturating_add(own.bytes); 2]);
                 self.wide.push((at, beside));
