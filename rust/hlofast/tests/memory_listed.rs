@@ -3,13 +3,17 @@
 use crate::support::reading;
 use hlofast::cost::{Backend, device_sizes};
 use hlofast::ir::Module;
-use hlofast::memory::{Memory, Options, memory, memory_listed};
+use hlofast::memory::{Memory, Options, Rule, Scheduler, memory, memory_listed};
 
 fn listed(text: &str) -> (Module, Memory) {
+    scheduled(text, Scheduler::List)
+}
+
+fn scheduled(text: &str, scheduler: Scheduler) -> (Module, Memory) {
     let module = reading::parse(text.as_bytes()).unwrap();
     let own = memory(&module, &Options::default()).unwrap();
     let sizes = device_sizes(&module, Backend::of_module(&module));
-    let listed = memory_listed(&module, &own, &sizes).unwrap();
+    let listed = memory_listed(&module, &own, &sizes, (scheduler, Rule::InPlace)).unwrap();
     assert_eq!(listed.doubts.disordered, 0);
     assert_eq!(listed.sequence().len(), own.sequence().len());
     (module, listed)

@@ -1,13 +1,17 @@
-//! The order of instructions by XLA's list scheduler.
+//! The orders of instructions by XLA's memory schedulers.
 //!
-//! XLA orders a module by three memory schedulers and takes the order with the least peak
-//! (`hlo_memory_scheduler.cc`): a list scheduler, which always runs what frees most, and two that walk from
-//! the results to the operands. This is the first. Orders of compiled texts for TPUs are those of one of the
-//! three but for small moves, as `benches/README.md` tells. Control dependencies are not followed.
+//! XLA orders a module by three of them and takes the order with the lowest peak (`hlo_memory_scheduler.cc`): a
+//! list scheduler, which always runs what frees most, and two that walk from the results to the operands
+//! (`walk.rs`). Which one it takes is simulated exactly in `benches/scheduler_orders.py`, on the texts that XLA
+//! schedules; here on compiled texts, without what XLA adds after scheduling: moves to fast memory, and clones
+//! that it rematerialises. Control dependencies are not followed.
+
+mod walk;
 
 use super::order::post_order;
 use super::peak::memory_space;
 use super::ranges::joins_in_place;
+use crate::flow::{has_compiler_clones, without_clone_number};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
@@ -16,6 +20,22 @@ use std::ops::Range;
 
 /// Limit on the rows of a computation that only slices an array.
 const MOST_SLICED: usize = 64;
+
+/// One of XLA's memory schedulers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduler {
+    /// Always runs what frees most.
+    List,
+    /// Walks from the results to the operands, to those first that much else reads.
+    DepthFirst,
+    /// Walks from the results to the operands in their order.
+    PostOrder,
+}
+
+impl Scheduler {
+    /// All of them. Of orders with equal peaks, XLA takes the first.
+    pub const ALL: [Self; 3] = [Self::List, Self::DepthFirst, Self::PostOrder];
+}
 
 /// Bytes that a row frees, less those that it defines; then the number of its users.
 type Priority = (i64, usize);
@@ -26,6 +46,8 @@ struct Graph {
     /// By row: the rows that it reads and that read it, each once.
     operands: Vec<Vec<u32>>,
     users: Vec<Vec<u32>>,
+    /// By row: the rows that it reads, in the order of its operands.
+    ordered: Vec<Vec<u32>>,
     /// By row: the values of the arrays of its result, and those that it reads, each once.
     results: Vec<Vec<u32>>,
     reads: Vec<Vec<u32>>,
@@ -33,7 +55,7 @@ struct Graph {
     defines: Vec<i64>,
     /// By row: whether its result is one number.
     is_scalar: Vec<bool>,
-    /// By row: whether it only moves an array to or from fast memory.
+    /// By row: whether it only moves an array to or from fast memory, or is a clone of another row.
     is_move: Vec<bool>,
     /// By row: the row that makes what it moves, or itself.
     source: Vec<u32>,
@@ -45,26 +67,34 @@ struct Graph {
     left: usize,
 }
 
-/// The rows of `module`, computation by computation: those of the computations `is_listed` in the order of the
-/// list scheduler, others in text order. `sizes` are the bytes of shapes. None if rows read more arrays
-/// than a program does.
+/// The rows of `module`, computation by computation: those of the computations `is_listed` in the order of
+/// `scheduler`, others in text order. `sizes` are the bytes of shapes. None if rows read more arrays than a program
+/// does.
 pub(super) fn listed(
     module: &Module,
     sizes: &[i64],
+    scheduler: Scheduler,
     is_listed: impl Fn(ComputationId) -> bool,
 ) -> Option<Vec<u32>> {
+    let has_clones = has_compiler_clones(module);
     let mut order = Vec::with_capacity(module.row_count());
     let mut is_seen = vec![false; module.row_count()];
     for id in (0..module.computations().len() as u32).map(ComputationId) {
         let rows = module.computation(id).rows();
         match is_listed(id) {
             true => {
-                let graph = Graph::new(module, rows.clone(), sizes)?;
+                let graph = Graph::new(module, rows.clone(), sizes, has_clones)?;
                 let root = module.computation(id).root.checked_sub(rows.start);
+                let name = |at: u32| module.instruction_name(Row(rows.start + at));
+                let listed = match scheduler {
+                    Scheduler::List => graph.list(root),
+                    Scheduler::DepthFirst => graph.depth_first(root, name),
+                    Scheduler::PostOrder => graph.post_order(),
+                };
                 // Rows that the graph leaves out come before the rows that read them.
                 let is_root = |at: &u32| Some(*at) == root;
                 let rest = (0..rows.len() as u32).filter(|at| !is_root(at)).chain(root);
-                let own = graph.list(root).into_iter().filter(|at| !is_root(at)).chain(rest);
+                let own = listed.into_iter().filter(|at| !is_root(at)).chain(rest);
                 let starts = own.map(|at| rows.start + at);
                 post_order(module, rows.clone(), starts, &mut is_seen, &mut order);
             }
@@ -75,11 +105,12 @@ pub(super) fn listed(
 }
 
 impl Graph {
-    fn new(module: &Module, rows: Range<u32>, sizes: &[i64]) -> Option<Self> {
+    fn new(module: &Module, rows: Range<u32>, sizes: &[i64], has_clones: bool) -> Option<Self> {
         let count = rows.len();
         let mut graph = Graph {
             operands: vec![Vec::new(); count],
             users: vec![Vec::new(); count],
+            ordered: vec![Vec::new(); count],
             results: vec![Vec::new(); count],
             reads: vec![Vec::new(); count],
             defines: vec![0; count],
@@ -90,14 +121,33 @@ impl Graph {
             starts: HashMap::default(),
             left: module.text().len().saturating_mul(16).saturating_add(1 << 20),
         };
+        let mut originals: HashMap<&[u8], u32, BuildMix> = HashMap::default();
         // Text order is a schedule.
         for row in rows.clone() {
             let at = (row - rows.start) as usize;
+            if has_clones {
+                let name = module.instruction_name(Row(row));
+                let original = originals.get(without_clone_number(name)).copied();
+                let is_whole =
+                    |of: &u32| module.shape(Row(rows.start + of)) == module.shape(Row(row));
+                if let Some(of) = original.filter(is_whole) {
+                    graph.stand_for(at, of);
+                    continue;
+                }
+                originals.insert(name, at as u32);
+            }
             let operands = module.operands(Row(row)).iter();
             let own: Vec<u32> = operands.filter_map(|own| own.checked_sub(rows.start)).collect();
             graph.add(module, Row(row), at, own, sizes)?;
         }
         Some(graph)
+    }
+
+    /// Lets a row stand for another, whose result it moves or makes again.
+    fn stand_for(&mut self, at: usize, other: u32) {
+        self.is_move[at] = true;
+        self.source[at] = self.source[other as usize];
+        self.operands[at] = vec![other];
     }
 
     fn add(
@@ -111,9 +161,7 @@ impl Graph {
         let mut own: Vec<u32> = own.into_iter().filter(|from| (*from as usize) < at).collect();
         let opcode = module.opcode(row);
         if let Some(from) = own.first().filter(|from| self.moves(module, row, **from)) {
-            self.is_move[at] = true;
-            self.source[at] = self.source[*from as usize];
-            self.operands[at] = vec![*from];
+            self.stand_for(at, *from);
             return Some(());
         }
         own.iter_mut().for_each(|from| *from = self.source[*from as usize]);
@@ -151,6 +199,7 @@ impl Graph {
         reads.dedup();
         self.results[at] = results;
         self.reads[at] = reads;
+        self.ordered[at].clone_from(&own);
         own.sort_unstable();
         own.dedup();
         own.iter().for_each(|from| self.users[*from as usize].push(at as u32));

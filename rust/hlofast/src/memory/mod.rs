@@ -35,6 +35,7 @@ pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use frame::Frame;
 use frame::Layout;
+pub use listed::Scheduler;
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
@@ -130,15 +131,20 @@ pub fn memory_from(
     }
 }
 
-/// The memory of `module` if its instructions ran in the order of XLA's list scheduler. `own` is the memory in the
-/// text's order, `sizes` are the bytes of shapes.
-pub fn memory_listed(module: &Module, own: &Memory, sizes: &[i64]) -> Result<Memory, MemoryError> {
+/// The memory of `module`, by `rule`, if its instructions ran in the order of one of XLA's schedulers. `own` is the
+/// memory in the text's order, `sizes` are the bytes of shapes.
+pub fn memory_listed(
+    module: &Module,
+    own: &Memory,
+    sizes: &[i64],
+    (scheduler, rule): (Scheduler, Rule),
+) -> Result<Memory, MemoryError> {
     let has_steps = |id: ComputationId| {
         own.layout.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
     };
-    let order = listed::listed(module, sizes, has_steps).ok_or(MemoryError::TooLarge)?;
-    let frame = Frame::new(module, Some(&order), own.options.rule)?;
-    memory_of(module, &frame, &own.options)
+    let order = listed::listed(module, sizes, scheduler, has_steps).ok_or(MemoryError::TooLarge)?;
+    let frame = Frame::new(module, Some(&order), rule)?;
+    memory_of(module, &frame, &Options { rule, ..own.options })
 }
 
 fn memory_of(module: &Module, frame: &Frame, options: &Options) -> Result<Memory, MemoryError> {

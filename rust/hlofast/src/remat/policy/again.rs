@@ -226,6 +226,7 @@ impl<'a> Again<'a> {
                 false => *stack.live.end(),
             };
             bytes.add(*stack.live.start()..=end, -stack.bytes);
+            stack.twice.iter().for_each(|steps| bytes.add(steps.clone(), -stack.bytes));
             stack.turned.iter().for_each(|(size, steps)| bytes.add(steps.clone(), -size));
             let aft = stack.aft.iter().filter(|_| !stack.is_weight);
             // Without groups, `fore` holds the values that a loop in a layer stacks: they stay if the policy
@@ -247,6 +248,7 @@ impl<'a> Again<'a> {
         let steps = scan.kept_steps();
         let end = ends.max().unwrap_or(0).max(*steps.end());
         bytes.add(*steps.start()..=end, kept);
+        scan.handed_on.iter().for_each(|steps| bytes.add(steps.clone(), kept));
         if let Some(group) = &scan.group {
             let kept = self.kept.saturating_mul(group.layers);
             bytes.add(group.fore.clone(), kept);

@@ -125,6 +125,7 @@ impl Layout<'_> {
             back_steps: back_steps.all,
             late: Late::default(),
             is_in_rings: false,
+            handed_on: Vec::new(),
             widened: body_steps.widened,
         })
     }

@@ -58,6 +58,7 @@ mod savable;
 mod scans;
 mod scores;
 mod search;
+mod simulated;
 mod softmax;
 mod spread;
 mod stacks;
@@ -85,7 +86,7 @@ use crate::comms::CollectiveKind;
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::{Attribution, has_compiler_clones};
 use crate::ir::{Module, Opcode, Row};
-use crate::memory::{LiveValue, Memory, memory_listed};
+use crate::memory::{LiveValue, Memory, Rule, Scheduler, memory_listed};
 use crate::shares::Local;
 use again::Again;
 use base::Timeline;
@@ -97,6 +98,7 @@ use orders::may_be_listed;
 use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
+use simulated::Simulated;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use stepped::Stepped;
@@ -179,6 +181,8 @@ pub struct Policies {
     late: Option<Box<(Unrolled, Timeline)>>,
     /// The scans in the order of XLA's list scheduler, if XLA may run the module so.
     listed: Option<Box<Policies>>,
+    /// The scans as XLA's schedulers count them, if they tell which order XLA takes.
+    simulated: Option<Box<Simulated>>,
     /// Before optimisation: the steps and bytes of what a list makes before it is read (`listed_before`).
     early: Vec<(RangeInclusive<u32>, i64)>,
     /// What is known before optimisation; None in a scheduled module.
@@ -237,8 +241,15 @@ impl Policies {
             return Err(reason);
         }
         let own = Self::of_scans(module, memory, (scans, &values), &sizes, counted)?;
-        let listed = own.listed(module, cost, attribution, memory, (&sizes, counted));
-        Ok(Self { listed: listed.map(Box::new), ..own })
+        let listed = |scheduler, rule| {
+            let analyses = (module, cost, attribution, memory);
+            own.listed(analyses, (&sizes, counted), (scheduler, rule)).map(Box::new)
+        };
+        let rule = memory.options.rule;
+        let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
+        let may_be_listed = may_be_listed(module, &own.scans);
+        let listed = may_be_listed.then(|| listed(Scheduler::List, rule)).flatten();
+        Ok(Self { listed, simulated, ..own })
     }
 
     /// Those of scans of a scheduled module.
@@ -276,6 +287,7 @@ impl Policies {
             unrolled: None,
             late: None,
             listed: None,
+            simulated: None,
             early: Vec::new(),
             before: None,
             timeline,
@@ -286,19 +298,14 @@ impl Policies {
         }
     }
 
-    /// The same if the module ran in the order of XLA's list scheduler.
+    /// The same, by `rule`, if the module ran in the order of one of XLA's schedulers.
     fn listed(
         &self,
-        module: &Module,
-        cost: &Cost,
-        attribution: &Attribution,
-        memory: &Memory,
+        (module, cost, attribution, memory): (&Module, &Cost, &Attribution, &Memory),
         (sizes, counted): (&[i64], Counted<'_>),
+        (scheduler, rule): (Scheduler, Rule),
     ) -> Option<Self> {
-        if !may_be_listed(module, &self.scans) {
-            return None;
-        }
-        let other = memory_listed(module, memory, sizes).ok()?;
+        let other = memory_listed(module, memory, sizes, (scheduler, rule)).ok()?;
         let values = other.all_values(module);
         let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
         let bytes = counted_once(&other, &counted.twice(&other, &values));
@@ -531,7 +538,9 @@ impl Policies {
             }
         }
         let moves = every.iter().any(|again| again.moves);
-        let (mut peak, mut step) = self.lowest(fates, (bytes, &prefixes), moves);
+        let simulated = self.simulated.as_deref().filter(|_| self.keeps_less(fates));
+        let scheduler = simulated.map(|own| own.taken(fates));
+        let (mut peak, mut step) = self.lowest(fates, (bytes, &prefixes), (moves, scheduler));
         let mut timeline = &self.timeline;
         // Of its orders XLA takes the one that needs less memory.
         if let Some((late, own)) = self.late.as_deref() {
@@ -541,7 +550,10 @@ impl Policies {
             }
         }
         // Layers in loops may run in another order too.
-        if let Some(listed) = self.listed.as_deref() {
+        let scheduled = simulated.zip(scheduler).and_then(|(own, taken)| own.of(taken));
+        if let Some((most, at, own)) = scheduled.map(|own| own.at_peak(fates)) {
+            (peak, step, timeline) = (most, at, own);
+        } else if let Some(listed) = self.listed.as_deref().filter(|_| scheduler.is_none()) {
             let (most, at, with_early) = listed.highest(Some(fates));
             let is_taken = match self.before {
                 Some(_) => with_early <= peak,

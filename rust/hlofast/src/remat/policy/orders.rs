@@ -1,12 +1,13 @@
 //! In which of its orders XLA runs a step under a policy.
 
 use super::again::Again;
-use super::base::Changes;
+use super::base::{Changes, Timeline};
 use super::scans::Scan;
 use super::{Fate, Outcome, Policies, SavableKind};
 use crate::cost::Backend;
 use crate::flow::has_compiler_clones;
 use crate::ir::Module;
+use crate::memory::Scheduler;
 
 /// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced. For
 /// texts in another order, its simulated peak is up to 3 % lower, with parameters up to 2 %.
@@ -57,6 +58,14 @@ impl Policies {
         (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
     }
 
+    /// The most bytes in device memory under a policy, their step and the timeline of that step, with all gradients of
+    /// weights where this order has them.
+    pub(super) fn at_peak(&self, fates: &[Fate]) -> (i64, usize, &Timeline) {
+        let (bytes, prefixes) = self.accounted(Some(fates), false);
+        let (most, at) = bytes.highest(&prefixes);
+        (most, at, &self.timeline)
+    }
+
     /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,
     /// of a module with scans.
     pub(super) fn highest(&self, fates: Option<&[Fate]>) -> (i64, usize, i64) {
@@ -69,13 +78,14 @@ impl Policies {
     /// The peak under a policy, and its step. A text that XLA has rematerialised has the order of a program that does not
     /// fit. A step under a policy that fits may have another one: the gradient of the head, which waits in the text, runs
     /// before the backward loop, and gradients of weights, which would wait (`moves`), run at once. XLA takes the order
-    /// that needs the least memory by its own count, so one other than the text's only if its modelled peak is clearly
-    /// lower.
+    /// that needs the least memory by its own count. Where `scheduler` does not tell which, it is one other than the
+    /// text's only if its modelled peak is clearly lower. The list scheduler lets no gradient of weights wait, as they free
+    /// more than they make.
     pub(super) fn lowest(
         &self,
         fates: &[Fate],
         (mut bytes, prefixes): (Changes<'_>, &Prefixes),
-        moves: bool,
+        (moves, scheduler): (bool, Option<Scheduler>),
     ) -> (i64, usize) {
         let mut lowest = bytes.highest(prefixes);
         let mut is_ahead = false;
@@ -91,8 +101,11 @@ impl Policies {
             let waiting = self.waiting.iter().filter(|_| is_ahead);
             waiting.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
             let at_once = bytes.highest(&prefixes);
-            let is_lower = at_once.0 as f64 * MOVING_APART < lowest.0 as f64;
-            lowest = if is_lower { at_once } else { lowest };
+            let runs_at_once = match scheduler {
+                Some(scheduler) => scheduler == Scheduler::List,
+                None => at_once.0 as f64 * MOVING_APART < lowest.0 as f64,
+            };
+            lowest = if runs_at_once { at_once } else { lowest };
         }
         lowest
     }

@@ -10,6 +10,7 @@ use super::loaded::readers;
 use super::named::loops_around;
 use super::pairs::{most_read, trips_of};
 use super::recomputed::Recomputed;
+use super::stacks::handed_on;
 pub use super::stacks::{Read, Stack};
 use super::stacks::{is_unchanged, stacked, written_by};
 use super::turned::turn_back;
@@ -74,6 +75,8 @@ pub struct Scan {
     pub late: Late,
     /// Whether products run in loops around rings.
     pub is_in_rings: bool,
+    /// The steps at which every stack counts twice, because a loop takes it over; none by most rules.
+    pub handed_on: Vec<RangeInclusive<u32>>,
     /// The products that the forward body writes in a wider type.
     pub widened: Vec<Widened>,
 }
@@ -333,7 +336,9 @@ impl Finder<'_> {
             let own = Stack::new(&body, node, *read_as, bytes, live);
             let written = written_by(&body, *element);
             let rows = copies.chain(written).chain(self.filled_by(forward, *element)).collect();
-            stacks.push((*element, Stack { turned, rows, ..own }));
+            let place = Place { row: forward, path: Path::from_slice(&[*element]) };
+            let twice = self.buffer_at(&place).map_or(Vec::new(), |own| self.overlaps(own));
+            stacks.push((*element, Stack { turned, rows, twice, ..own }));
         }
         for (element, read_as) in inputs {
             let node = leaf(&body, *element).filter(|node| !is_unchanged(&body, *node));
@@ -424,6 +429,7 @@ impl Finder<'_> {
             backward,
             trips,
             in_loop,
+            handed_on: handed_on(&stacks),
             group: None,
             is_again: false,
             body,
@@ -488,6 +494,15 @@ impl Finder<'_> {
     /// values of its buffer are live.
     pub fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
         self.buffer(self.buffer_at(&Place { row: forward, path: Path::from_slice(&[element]) })?)
+    }
+
+    /// The steps at which two values of a buffer are live.
+    fn overlaps(&self, buffer: u32) -> Vec<RangeInclusive<u32>> {
+        let same = self.numbered(self.by_buffer.get(&buffer)).filter(|value| value.bytes > 0);
+        let mut same: Vec<_> = same.map(|value| (value.first_step, value.last_step)).collect();
+        same.sort_unstable();
+        let pairs = same.windows(2).filter(|own| own[1].0 <= own[0].1);
+        pairs.map(|own| own[1].0..=own[0].1.min(own[1].1)).collect()
     }
 
     /// The buffer of a value.

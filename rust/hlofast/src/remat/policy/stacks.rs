@@ -15,6 +15,8 @@ pub struct Stack {
     pub bytes: i64,
     /// The steps at which it is live.
     pub live: RangeInclusive<u32>,
+    /// The steps at which two of its values count, because one takes over from the other; none by most rules.
+    pub twice: Vec<RangeInclusive<u32>>,
     /// Whether it repeats weights, which stay in memory under any policy.
     pub is_weight: bool,
     /// How the backward body reads it.
@@ -52,6 +54,7 @@ impl Stack {
             read_as: vec![read_as],
             bytes,
             live,
+            twice: Vec::new(),
             is_weight: is_weight(body, node),
             reads: Vec::new(),
             is_read: false,
@@ -124,4 +127,12 @@ pub fn is_unchanged(body: &Graph, node: u32) -> bool {
         element.and_then(|element| body.root.element(element as usize).node())
     };
     next(node).is_some_and(|made| made == node || next(made) == Some(made))
+}
+
+/// The steps at which each of these stacks counts twice, because a loop takes them over.
+pub fn handed_on(stacks: &[Stack]) -> Vec<RangeInclusive<u32>> {
+    let mut own = stacks.iter().map(|own| &own.twice).filter(|own| !own.is_empty());
+    let mut common = own.next().cloned().unwrap_or_default();
+    own.for_each(|twice| common.retain(|steps| twice.contains(steps)));
+    common
 }

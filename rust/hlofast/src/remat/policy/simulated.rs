@@ -1,0 +1,74 @@
+//! In which order XLA for v5p runs a step under a policy.
+//!
+//! XLA orders a module by three schedulers and takes the order with the lowest peak by a count of its own, in which
+//! both values count where one takes over from the other in a loop's state, and arrays in host memory count too. In
+//! `benches/scheduler_orders.py`, which simulates both, this decides. So a policy that saves little runs as the list
+//! scheduler has it, whose backward bodies need the least, and one that saves much as another has it: the list makes the
+//! arrays that gradients go to before the forward loop, which counts all stacks twice as it takes them over.
+//!
+//! Here the orders are those of the compiled text, and the policy's account is added to each. On v5e and v6e the
+//! latency hiding scheduler moves much of a step after that, so the order alone does not tell the peak.
+
+use super::chip::Chip;
+use super::scans::Scan;
+use super::{Fate, Policies};
+use crate::cost::Backend;
+use crate::flow::has_compiler_clones;
+use crate::ir::Module;
+use crate::memory::{Rule, Scheduler};
+
+/// The scans of a module in the orders of XLA's schedulers.
+#[derive(Debug)]
+pub struct Simulated {
+    /// By scheduler, as XLA's schedulers count.
+    orders: [Box<Policies>; 3],
+    /// By scheduler, as XLA counts a compiled program; None for the order of the text, and for all if the text is of a
+    /// program that did not fit.
+    accounts: [Option<Box<Policies>>; 3],
+}
+
+impl Simulated {
+    /// Those of a scheduled module with the policies `own`, whose bytes are counted by `rule`, if they tell the order of
+    /// a policy. `listed` gives the policies in the order of a scheduler by a rule.
+    pub fn new(
+        module: &Module,
+        own: &Policies,
+        (chip, rule): (Option<Chip>, Rule),
+        listed: impl Fn(Scheduler, Rule) -> Option<Box<Policies>>,
+    ) -> Option<Self> {
+        let is_plain = |scan: &Scan| !scan.recomputed.is_checkpointed && scan.group.is_none();
+        let is_covered = Backend::of_module(module) == Backend::Tpu
+            && chip == Some(Chip::V5p)
+            && own.scans.iter().all(is_plain);
+        if !is_covered {
+            return None;
+        }
+        let [list, depth_first, post_order] = Scheduler::ALL.map(|own| listed(own, Rule::Values));
+        let orders = [list?, depth_first?, post_order?];
+        let mut simulated = Self { orders, accounts: [None, None, None] };
+        if !has_compiler_clones(module) {
+            let taken = simulated.taken(&own.as_is());
+            for (account, scheduler) in simulated.accounts.iter_mut().zip(Scheduler::ALL) {
+                if scheduler != taken {
+                    *account = Some(listed(scheduler, rule)?);
+                }
+            }
+        }
+        Some(simulated)
+    }
+
+    /// The scheduler whose order XLA takes under a policy.
+    pub fn taken(&self, fates: &[Fate]) -> Scheduler {
+        let stays = |fate: &Fate| if *fate == Fate::Offloaded { Fate::Saved } else { *fate };
+        let fates: Vec<Fate> = fates.iter().map(stays).collect();
+        let peaks = self.orders.iter().map(|own| own.at_peak(&fates).0);
+        let lowest = peaks.zip(Scheduler::ALL).min_by_key(|(peak, _)| *peak);
+        lowest.map_or(Scheduler::List, |(_, scheduler)| scheduler)
+    }
+
+    /// The policies in the order of a scheduler, if it is not that of the text.
+    pub fn of(&self, scheduler: Scheduler) -> Option<&Policies> {
+        let own = self.accounts.iter().zip(Scheduler::ALL).find(|(_, own)| *own == scheduler);
+        own.and_then(|(account, _)| account.as_deref())
+    }
+}
