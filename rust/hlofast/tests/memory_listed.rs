@@ -135,3 +135,22 @@ ENTRY e {
         assert_eq!(at("large.remat") + 1, at("last"), "{scheduler:?}");
     }
 }
+
+#[test]
+fn an_array_of_one_constant_is_made_where_it_is_read() {
+    let text = "HloModule m, is_scheduled=true
+
+ENTRY e {
+  p = f32[4096]{0} parameter(0)
+  c = f32[] constant(0)
+  large = f32[4096]{0} negate(p)
+  zeros = f32[4096]{0} broadcast(c), dimensions={}
+  small = f32[4]{0} slice(large), slice={[0:4]}
+  ROOT r = (f32[4096]{0}, f32[4]{0}) tuple(zeros, small)
+}
+";
+    let (module, memory) = listed(text);
+    let names = names(&module, &memory);
+    let at = |name: &str| names.iter().position(|own| *own == name).unwrap();
+    assert!(at("small") < at("zeros"));
+}

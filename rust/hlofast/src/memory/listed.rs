@@ -68,12 +68,12 @@ struct Graph {
 }
 
 /// The rows of `module`, computation by computation: those of the computations `is_listed` in the order of
-/// `scheduler`, others in text order. `sizes` are the bytes of shapes. None if rows read more arrays than a program
-/// does.
+/// `scheduler`, others in text order. Arrays of one constant are made where they are read if they `are_deferred`, as by
+/// a later pass of XLA. `sizes` are the bytes of shapes. None if rows read more arrays than a program does.
 pub(super) fn listed(
     module: &Module,
     sizes: &[i64],
-    scheduler: Scheduler,
+    (scheduler, are_deferred): (Scheduler, bool),
     is_listed: impl Fn(ComputationId) -> bool,
 ) -> Option<Vec<u32>> {
     let has_clones = has_compiler_clones(module);
@@ -94,7 +94,9 @@ pub(super) fn listed(
                 // Rows that the graph leaves out come before the rows that read them.
                 let is_root = |at: &u32| Some(*at) == root;
                 let rest = (0..rows.len() as u32).filter(|at| !is_root(at)).chain(root);
-                let own = listed.into_iter().filter(|at| !is_root(at)).chain(rest);
+                let is_deferred = |at: u32| are_deferred && is_constant(module, rows.start + at);
+                let listed = listed.into_iter().filter(|at| !is_root(at) && !is_deferred(*at));
+                let own = listed.chain(rest);
                 let starts = own.map(|at| rows.start + at);
                 post_order(module, rows.clone(), starts, &mut is_seen, &mut order);
             }
@@ -367,6 +369,12 @@ impl Queue {
             }
         }
     }
+}
+
+/// Whether a row makes an array of one constant.
+fn is_constant(module: &Module, row: u32) -> bool {
+    let from = module.operands(Row(row)).first().map(|own| module.opcode(Row(*own)));
+    module.opcode(Row(row)) == Opcode::Broadcast && from == Some(Opcode::Constant)
 }
 
 /// Bytes of an array; none in host memory.

@@ -142,7 +142,9 @@ pub fn memory_listed(
     let has_steps = |id: ComputationId| {
         own.layout.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
     };
-    let order = listed::listed(module, sizes, scheduler, has_steps).ok_or(MemoryError::TooLarge)?;
+    // The schedulers count arrays of constants where they put them.
+    let how = (scheduler, rule != Rule::Values);
+    let order = listed::listed(module, sizes, how, has_steps).ok_or(MemoryError::TooLarge)?;
     let frame = Frame::new(module, Some(&order), rule)?;
     memory_of(module, &frame, &Options { rule, ..own.options })
 }

@@ -314,9 +314,10 @@ impl<'a> Again<'a> {
             if is_light(scan, self.fixed, stack.node, &self.states) {
                 // The exponentials, or the product they are made from, are in memory in place of a copy out of the
                 // stack.
-                let is_made = |own: &Softmax| own.exponentials == stack.node;
                 let is_needed = self.states[stack.node as usize].last().is_some();
-                if is_needed && self.fixed.softmaxes.iter().any(is_made) {
+                let made = self.fixed.softmaxes.iter().map(|own| own.exponentials);
+                let mut made = made.chain(self.fixed.scores.iter().map(|own| own.exponentials));
+                if is_needed && made.any(|own| own == stack.node) {
                     let copies = stack.reads.iter().filter_map(|read| read.copies.as_ref());
                     for (size, live) in copies.flatten() {
                         bytes.add(live.clone(), -size);

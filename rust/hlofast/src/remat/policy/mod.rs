@@ -247,7 +247,7 @@ impl Policies {
         };
         let rule = memory.options.rule;
         let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
-        let may_be_listed = may_be_listed(module, &own.scans);
+        let may_be_listed = simulated.is_none() && may_be_listed(module, &own.scans);
         let listed = may_be_listed.then(|| listed(Scheduler::List, rule)).flatten();
         Ok(Self { listed, simulated, ..own })
     }
@@ -550,10 +550,15 @@ impl Policies {
             }
         }
         // Layers in loops may run in another order too.
-        let scheduled = simulated.zip(scheduler).and_then(|(own, taken)| own.of(taken));
-        if let Some((most, at, own)) = scheduled.map(|own| own.at_peak(fates)) {
-            (peak, step, timeline) = (most, at, own);
-        } else if let Some(listed) = self.listed.as_deref().filter(|_| scheduler.is_none()) {
+        let saves_any = self.saves_any(fates);
+        let account =
+            simulated.zip(scheduler).and_then(|(own, taken)| own.account(taken, saves_any));
+        if let Some((other, times)) = account {
+            let (most, at, own) = other.at_peak(fates);
+            if most as f64 * times < peak as f64 {
+                (peak, step, timeline) = (most, at, own);
+            }
+        } else if let Some(listed) = self.listed.as_deref() {
             let (most, at, with_early) = listed.highest(Some(fates));
             let is_taken = match self.before {
                 Some(_) => with_early <= peak,

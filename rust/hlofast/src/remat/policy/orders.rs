@@ -43,19 +43,14 @@ impl Policies {
             .any(|(value, fate)| value.kind != SavableKind::Input && *fate == Fate::Saved)
     }
 
-    /// How many times the peak of the list scheduler's order the peak of the text's order must be for XLA to
-    /// take the other; None if it does not.
-    ///
-    /// Where a policy saves values, gradients of weights read them from stacks and hold little else while they
-    /// wait, so the order mostly stays that of the text. Where it saves none, they would hold all that runs
-    /// again. In texts whose products run in loops around rings they wait even then.
+    /// The same for XLA to take the list's order; None if it does not.
     pub(super) fn least_apart(&self, fates: &[Fate]) -> Option<f64> {
         let is_on_host = || self.scans.iter().flat_map(|scan| &scan.stacks).any(|own| own.is_host);
         if is_on_host() {
             return Some(MARGIN);
         }
         let is_in_rings = self.scans.iter().any(|scan| scan.is_in_rings);
-        (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
+        (!is_in_rings).then(|| least_apart(self.saves_any(fates)))
     }
 
     /// The most bytes in device memory under a policy, their step and the timeline of that step, with all gradients of
@@ -124,6 +119,16 @@ impl Policies {
         }
         (bytes, prefixes)
     }
+}
+
+/// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced, where later
+/// passes move collectives.
+///
+/// Where a policy saves values, gradients of weights read them from stacks and hold little else while they wait, so the
+/// order mostly stays that of the text. Where it saves none, they would hold all that runs again. In texts whose
+/// products run in loops around rings they wait even then.
+pub fn least_apart(saves_any: bool) -> f64 {
+    if saves_any { APART } else { MARGIN }
 }
 
 /// Whether XLA may run a module with these scans in another order than that of its text. A text that XLA

@@ -14,7 +14,7 @@ use super::fixed::Fixed;
 use super::graph::Graph;
 use super::resharded::resharded;
 use super::scans::{MOST_REARRANGED, Scan, is_rearrangement};
-use super::softmax::{between, has_mask};
+use super::softmax::{between, row_length};
 use super::stacks::Stack;
 use crate::cost::Backend;
 use crate::ir::intern::BuildMix;
@@ -25,6 +25,8 @@ use hashbrown::HashMap;
 /// The dimensions of scores of heads in groups: batch, key heads, query heads of one, queries and keys.
 const IN_GROUPS: usize = 5;
 
+/// Columns of a tile in memory.
+const TILE: u64 = 128;
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
 /// Limit on the nodes that are opened to find the products that read a value.
@@ -114,7 +116,7 @@ fn scores(
         let (node, _) =
             between(module, body, weights.node, |own| own.opcode == Opcode::Exponential)?;
         let made = |node: u32| between(module, body, node, |own| own.opcode.is_matmul());
-        let (product, ways) = made(node)?;
+        let (product, _) = made(node)?;
         // XLA may compute the exponentials twice, in two orders of their dimensions.
         let same =
             || stacks.values().find(|own| made(own.node).is_some_and(|(own, _)| own == product));
@@ -128,7 +130,8 @@ fn scores(
         let in_groups = chip.map(|own| own != Chip::V5e);
         let from_kept = if is_single { Some(false) } else { in_groups };
         let writes_gradient = if dimensions == IN_GROUPS { from_kept } else { Some(false) };
-        let writes_weights = chip == Some(Chip::V5p) && has_mask(body, &ways);
+        let writes_weights = chip == Some(Chip::V5p)
+            && rewrites_weights(module, body, [product, node, weights.node]);
         let bytes = weights.bytes.checked_div(i64::try_from(scan.trips).ok()?)?;
         (bytes >= LEAST).then(|| Scores {
             exponentials: exponentials.node,
@@ -142,6 +145,30 @@ fn scores(
         })
     };
     scan.stacks.iter().filter_map(of_weights).collect()
+}
+
+/// Whether libtpu for v5p writes the weights of a softmax again for the two products that read them, and does not make
+/// them in both. It does where the depth of a head does not fill tiles of 128, or is 128 and so do queries and keys.
+/// Compiled with libtpu 0.0.42 for depths of 64 to 256, 512 to 1,088 queries and keys, with and without a mask.
+fn rewrites_weights(
+    module: &Module,
+    body: &Graph,
+    [product, exponentials, weights]: [u32; 3],
+) -> bool {
+    let shape = |node: u32| body.nodes[node as usize].shape;
+    let elements = |node: u32| module.shapes().array(shape(node))?.elements();
+    let depth = || {
+        let keys = row_length(body, product, elements)?;
+        let mixed = *products_of(body, weights).first()?;
+        elements(mixed)?.checked_mul(keys)?.checked_div(elements(exponentials)?)
+    };
+    let fills = |size: u64| size.is_multiple_of(TILE);
+    let are_filled = || {
+        let sizes = sizes(module, shape(exponentials)).unwrap_or_default();
+        let size = |own: &Option<i64>| own.and_then(|own| u64::try_from(own).ok());
+        sizes.iter().rev().take(2).all(|own| size(own).is_some_and(fills))
+    };
+    depth().is_none_or(|depth| !fills(depth) || depth == TILE && are_filled())
 }
 
 /// The dimensions of an array that are not one.
