@@ -21,11 +21,11 @@ import policy_accuracy
 
 
 def test_the_order_with_the_least_peak_is_taken() -> None:
-    # In the order of the text the peak is 12.0 % too high.
+    # In the order of the text the peak is 12.8 % too high.
     program = "held_vision_v5p_16"
     policies = hlofast.loads(policy_texts.unpack("texts")[program]).remat(device="tpu-v5p").policies
     peak = policy_texts.peaks()[program]["nothing"]
-    assert -0.11 < policies.policy("nothing_saveable").peak / peak - 1 < 0
+    assert abs(policies.policy("nothing_saveable").peak / peak - 1) < 0.005
     assert policies.policy("everything_saveable").peak == policies.peak
 
 
@@ -45,7 +45,7 @@ def test_steps_that_the_model_was_not_made_with() -> None:
             nothing = scheduled.policy("nothing_saveable").peak
             after.append(abs(nothing / peaks[program, "nothing"] - 1))
     assert len(before) >= 8 and max(before) <= 0.05
-    assert len(after) >= 8 and statistics.median(after) <= 0.05 and max(after) <= 0.12
+    assert len(after) >= 8 and statistics.median(after) <= 0.05 and max(after) <= 0.15
     # They were 6 to 13 % too high while gradients of weights in bfloat16 waited.
     assert max(lowered[program] for program in ("base", "chunkedloss", "moe", "dpo")) <= 0.03
 

@@ -94,7 +94,7 @@ use before::{Before, LaidScans, scans_before};
 use counted::counted_once;
 use fixed::Fixed;
 use graph::MOST_ROWS;
-use orders::may_be_listed;
+use orders::{made_early, may_be_listed};
 use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
@@ -181,9 +181,9 @@ pub struct Policies {
     late: Option<Box<(Unrolled, Timeline)>>,
     /// The scans in the order of XLA's list scheduler, if XLA may run the module so.
     listed: Option<Box<Policies>>,
-    /// The scans as XLA's schedulers count them, if they tell which order XLA takes.
+    /// The scans in the orders of XLA's schedulers, if these tell which one XLA takes.
     simulated: Option<Box<Simulated>>,
-    /// Before optimisation: the steps and bytes of what a list makes before it is read (`listed_before`).
+    /// In the order of a list: the steps and bytes of what it makes before it is read.
     early: Vec<(RangeInclusive<u32>, i64)>,
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
@@ -197,6 +197,8 @@ pub struct Policies {
     pub savable: Vec<Savable>,
     /// Bytes at the peak as it is.
     pub peak: i64,
+    /// The chip of a scheduled module, if known.
+    chip: Option<Chip>,
 }
 
 impl Policies {
@@ -241,14 +243,13 @@ impl Policies {
             return Err(reason);
         }
         let own = Self::of_scans(module, memory, (scans, &values), &sizes, counted)?;
-        let listed = |scheduler, rule| {
-            let analyses = (module, cost, attribution, memory);
-            own.listed(analyses, (&sizes, counted), (scheduler, rule)).map(Box::new)
+        let listed = |how| {
+            own.listed((module, cost, attribution, memory), (&sizes, counted), how).map(Box::new)
         };
         let rule = memory.options.rule;
-        let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
-        let may_be_listed = simulated.is_none() && may_be_listed(module, &own.scans);
-        let listed = may_be_listed.then(|| listed(Scheduler::List, rule)).flatten();
+        let simulated = Simulated::new(module, &own, rule, listed).map(Box::new);
+        let may_be_listed = may_be_listed(module, &own.scans);
+        let listed = may_be_listed.then(|| listed((Scheduler::List, rule))).flatten();
         Ok(Self { listed, simulated, ..own })
     }
 
@@ -271,7 +272,7 @@ impl Policies {
             true => waiting(module, memory, values, &scans),
             false => Vec::new(),
         };
-        Ok(Self { waiting, ..Self::plain(scans, timeline, fixed, savable, peak) })
+        Ok(Self { waiting, chip, ..Self::plain(scans, timeline, fixed, savable, peak) })
     }
 
     /// Those in one order.
@@ -295,24 +296,26 @@ impl Policies {
             fixed,
             savable,
             peak,
+            chip: None,
         }
     }
 
-    /// The same, by `rule`, if the module ran in the order of one of XLA's schedulers.
+    /// The same, by a rule, if the module ran in the order of one of XLA's schedulers.
     fn listed(
         &self,
         (module, cost, attribution, memory): (&Module, &Cost, &Attribution, &Memory),
         (sizes, counted): (&[i64], Counted<'_>),
-        (scheduler, rule): (Scheduler, Rule),
+        how: (Scheduler, Rule),
     ) -> Option<Self> {
-        let other = memory_listed(module, memory, sizes, (scheduler, rule)).ok()?;
+        let other = memory_listed(module, memory, sizes, how).ok()?;
         let values = other.all_values(module);
         let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
         let bytes = counted_once(&other, &counted.twice(&other, &values));
         let peak = bytes.into_iter().max()?.checked_add(self.timeline.beyond)?;
         let counted = Counted { peak, ..counted };
+        let early = made_early(module, &values, &scans);
         let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
-        listed.has_values_of(self).then_some(listed)
+        listed.has_values_of(self).then_some(Self { early, ..listed })
     }
 
     /// The layers of a module that is not scheduled, with the bytes of `local`. All bytes are modelled. An error if
@@ -375,8 +378,8 @@ impl Policies {
     /// orders are then so close that the model cannot tell which is taken, and gradients wait.
     fn listed_before(mut self, list: Self) -> Self {
         if list.has_values_of(&self) {
-            let (most, _, with_early) = list.highest(None);
-            if with_early <= self.peak {
+            let (most, _, counted) = list.highest(None, true);
+            if counted <= self.peak {
                 self.peak = most;
             }
             self.listed = Some(Box::new(list));
@@ -538,7 +541,8 @@ impl Policies {
             }
         }
         let moves = every.iter().any(|again| again.moves);
-        let simulated = self.simulated.as_deref().filter(|_| self.keeps_less(fates));
+        let is_simulated = self.keeps_less(fates) && outcome.on_host == 0;
+        let simulated = self.simulated.as_deref().filter(|_| is_simulated);
         let scheduler = simulated.map(|own| own.taken(fates));
         let (mut peak, mut step) = self.lowest(fates, (bytes, &prefixes), (moves, scheduler));
         let mut timeline = &self.timeline;
@@ -550,21 +554,23 @@ impl Policies {
             }
         }
         // Layers in loops may run in another order too.
-        let saves_any = self.saves_any(fates);
-        let account =
-            simulated.zip(scheduler).and_then(|(own, taken)| own.account(taken, saves_any));
-        if let Some((other, times)) = account {
-            let (most, at, own) = other.at_peak(fates);
-            if most as f64 * times < peak as f64 {
-                (peak, step, timeline) = (most, at, own);
-            }
-        } else if let Some(listed) = self.listed.as_deref() {
-            let (most, at, with_early) = listed.highest(Some(fates));
+        let other = match scheduler {
+            Some(Scheduler::List) => self.listed.as_deref(),
+            Some(Scheduler::PostOrder) => simulated.and_then(|own| own.post_order.as_deref()),
+            Some(Scheduler::DepthFirst) | None => None,
+        };
+        if let Some(other) = other {
+            timeline = &other.timeline;
+            (peak, step) = other.at_peak(fates);
+        } else if let Some(listed) = self.listed.as_deref().filter(|_| scheduler.is_none()) {
+            let (most, at, counted) = listed.highest(Some(fates), true);
             let is_taken = match self.before {
-                Some(_) => with_early <= peak,
+                Some(_) => counted <= peak,
                 None => {
-                    let is_apart = |times: f64| most as f64 * times < peak as f64;
-                    self.keeps_less(fates) && self.least_apart(fates).is_some_and(is_apart)
+                    let is_apart = |times: f64| (most as f64) * times < peak as f64;
+                    self.keeps_less(fates)
+                        && self.least_apart(fates).is_some_and(is_apart)
+                        && (outcome.on_host > 0 || self.prefers(counted, peak, fates))
                 }
             };
             if is_taken {

@@ -1,13 +1,15 @@
 //! In which of its orders XLA runs a step under a policy.
 
 use super::again::Again;
-use super::base::{Changes, Timeline};
+use super::base::Changes;
+use super::chip::Chip;
 use super::scans::Scan;
 use super::{Fate, Outcome, Policies, SavableKind};
 use crate::cost::Backend;
 use crate::flow::has_compiler_clones;
-use crate::ir::Module;
-use crate::memory::Scheduler;
+use crate::ir::{Module, Opcode};
+use crate::memory::{LiveValue, Scheduler};
+use std::ops::RangeInclusive;
 
 /// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced. For
 /// texts in another order, its simulated peak is up to 3 % lower, with parameters up to 2 %.
@@ -23,8 +25,14 @@ const WAITING_APART: f64 = 1.18;
 /// waited at up to 1.12 (`long_v5e_16`), and ran at once at 1.16 (`vision_v6e_8`) and 1.19 to 1.25 (`drawn112`).
 const MOVING_APART: f64 = 1.15;
 
+/// The tolerance with which the count of XLA's memory scheduler is modelled: it took a list by 0.4 % in a text whose
+/// counts are modelled as 0.4 % apart the other way.
+const COUNTED: f64 = 0.97;
+
 /// By step: the most bytes that work before it needs, and those of them that the step itself counts.
 type Prefixes = Vec<(u32, (i64, i64))>;
+/// By forward loop: its steps, and the bytes of the stacks that it writes.
+type Stacks = Vec<(RangeInclusive<u32>, i64)>;
 
 impl Policies {
     /// Whether a policy keeps less in device memory than the step as it is.
@@ -43,39 +51,65 @@ impl Policies {
             .any(|(value, fate)| value.kind != SavableKind::Input && *fate == Fate::Saved)
     }
 
-    /// The same for XLA to take the list's order; None if it does not.
+    /// How many times the peak of the list scheduler's order the peak of the text's order must be for XLA to
+    /// take the other; None if it does not.
+    ///
+    /// Where a policy saves values, gradients of weights read them from stacks and hold little else while they
+    /// wait, so the order mostly stays that of the text. Where it saves none, they would hold all that runs
+    /// again. In texts whose products run in loops around rings they wait even then. For v5p, whose programs are
+    /// scheduled as they are listed, the count alone decides (`prefers`).
     pub(super) fn least_apart(&self, fates: &[Fate]) -> Option<f64> {
-        let is_on_host = || self.scans.iter().flat_map(|scan| &scan.stacks).any(|own| own.is_host);
-        if is_on_host() {
+        if self.has_host_stacks() {
             return Some(MARGIN);
         }
         let is_in_rings = self.scans.iter().any(|scan| scan.is_in_rings);
-        (!is_in_rings).then(|| least_apart(self.saves_any(fates)))
+        let is_apart = self.chip != Some(Chip::V5p) && self.saves_any(fates);
+        (!is_in_rings).then_some(if is_apart { APART } else { MARGIN })
     }
 
-    /// The most bytes in device memory under a policy, their step and the timeline of that step, with all gradients of
-    /// weights where this order has them.
-    pub(super) fn at_peak(&self, fates: &[Fate]) -> (i64, usize, &Timeline) {
-        let (bytes, prefixes) = self.accounted(Some(fates), false);
-        let (most, at) = bytes.highest(&prefixes);
-        (most, at, &self.timeline)
+    /// The most bytes in device memory under a policy and their step, with all gradients of weights where this order has
+    /// them.
+    pub(super) fn at_peak(&self, fates: &[Fate]) -> (i64, usize) {
+        let (bytes, prefixes, _) = self.accounted(Some(fates), false);
+        bytes.highest(&prefixes)
     }
 
-    /// The most bytes in device memory under a policy or as it is, their step, and the most bytes with `early`,
-    /// of a module with scans.
-    pub(super) fn highest(&self, fates: Option<&[Fate]>) -> (i64, usize, i64) {
-        let (mut bytes, prefixes) = self.accounted(fates, true);
+    /// Whether XLA's memory scheduler may prefer the order of a list, for which it counts `listed` bytes, to the text's
+    /// order with this peak. If it counts more than the peak for the text's order, then while a forward loop runs, and a
+    /// list needs the same there and the gradients' arrays besides. Not asked for policies that offload: XLA counts their
+    /// stacks too and takes a list in few programs, but the model counts too much in other orders then.
+    pub(super) fn prefers(&self, listed: i64, peak: i64, fates: &[Fate]) -> bool {
+        // Its order is that of a program whose stacks on the host are counted too.
+        if self.has_host_stacks() {
+            return true;
+        }
+        let counted = self.highest(Some(fates), false).2;
+        counted <= peak && listed as f64 * COUNTED < peak as f64
+    }
+
+    /// Whether the text moves stacks to the host.
+    pub(super) fn has_host_stacks(&self) -> bool {
+        self.scans.iter().flat_map(|scan| &scan.stacks).any(|own| own.is_host)
+    }
+
+    /// The most bytes in device memory under a policy or as it is, their step, and the most bytes as XLA's memory
+    /// scheduler counts them, of a module with scans. It counts what a list makes early (`early`). While a forward loop
+    /// runs, it counts the stacks that the loop writes twice, as state and as result: where these are large, a list,
+    /// which makes the gradients' arrays before them, needs more than the other orders.
+    pub(super) fn highest(&self, fates: Option<&[Fate]>, is_list: bool) -> (i64, usize, i64) {
+        let (mut bytes, prefixes, written) = self.accounted(fates, true);
         let (most, at) = bytes.highest(&prefixes);
-        self.early.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+        let early = self.early.iter().filter(|_| is_list);
+        early.chain(&written).for_each(|(steps, size)| bytes.add(steps.clone(), *size));
         (most, at, bytes.highest(&prefixes).0)
     }
 
     /// The peak under a policy, and its step. A text that XLA has rematerialised has the order of a program that does not
     /// fit. A step under a policy that fits may have another one: the gradient of the head, which waits in the text, runs
     /// before the backward loop, and gradients of weights, which would wait (`moves`), run at once. XLA takes the order
-    /// that needs the least memory by its own count. Where `scheduler` does not tell which, it is one other than the
-    /// text's only if its modelled peak is clearly lower. The list scheduler lets no gradient of weights wait, as they free
-    /// more than they make.
+    /// that needs the least memory by its own count. If `scheduler` does not tell which, that is one other than the
+    /// text's only if its modelled peak is clearly lower. The list scheduler lets no gradient of weights wait, as they
+    /// free more than they make.
     pub(super) fn lowest(
         &self,
         fates: &[Fate],
@@ -92,7 +126,7 @@ impl Policies {
             lowest = if is_ahead { ahead } else { lowest };
         }
         if moves {
-            let (mut bytes, prefixes) = self.accounted(Some(fates), false);
+            let (mut bytes, prefixes, _) = self.accounted(Some(fates), false);
             let waiting = self.waiting.iter().filter(|_| is_ahead);
             waiting.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
             let at_once = bytes.highest(&prefixes);
@@ -106,29 +140,26 @@ impl Policies {
     }
 
     /// The bytes at each step of a module with scans under a policy or as it is, with the work before its backward
-    /// bodies. Gradients of weights wait if they `may_move` (`late.rs`).
-    fn accounted(&self, fates: Option<&[Fate]>, may_move: bool) -> (Changes<'_>, Prefixes) {
+    /// bodies, and the stacks that each forward loop writes under a policy. Gradients of weights wait if they `may_move`
+    /// (`late.rs`).
+    fn accounted(&self, fates: Option<&[Fate]>, may_move: bool) -> (Changes<'_>, Prefixes, Stacks) {
         let mut outcome = Outcome::default();
         let mut bytes = self.timeline.changes();
         let mut prefixes = Vec::new();
+        let mut written = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
             let Some(fates) = fates else { break };
             let again = Again::new(self, number, fates, may_move, &mut outcome);
+            let before = outcome.kept;
             again.account(&mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
+            if scan.group.is_none() {
+                let start = *scan.body_steps.start();
+                written.push((start..=start, outcome.kept.saturating_sub(before)));
+            }
         }
-        (bytes, prefixes)
+        (bytes, prefixes, written)
     }
-}
-
-/// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced, where later
-/// passes move collectives.
-///
-/// Where a policy saves values, gradients of weights read them from stacks and hold little else while they wait, so the
-/// order mostly stays that of the text. Where it saves none, they would hold all that runs again. In texts whose
-/// products run in loops around rings they wait even then.
-pub fn least_apart(saves_any: bool) -> f64 {
-    if saves_any { APART } else { MARGIN }
 }
 
 /// Whether XLA may run a module with these scans in another order than that of its text. A text that XLA
@@ -139,4 +170,21 @@ pub fn may_be_listed(module: &Module, scans: &[Scan]) -> bool {
     let is_checkpointed = scans.iter().any(|scan| scan.recomputed.is_checkpointed);
     let is_on_host = scans.iter().flat_map(|scan| &scan.stacks).any(|stack| stack.is_host);
     is_tpu && !has_compiler_clones(module) && (is_on_host || !is_checkpointed)
+}
+
+/// The bytes of arrays of one constant that the backward loops of a scheduled module fill, with the steps by which a
+/// list makes them earlier: from the first forward loop to where the text makes them.
+pub fn made_early(
+    module: &Module,
+    values: &[LiveValue],
+    scans: &[Scan],
+) -> Vec<(RangeInclusive<u32>, i64)> {
+    let start = scans.iter().map(|scan| *scan.body_steps.start()).min().unwrap_or(0);
+    let fore = scans.iter().map(|scan| scan.forward_end()).max().unwrap_or(0);
+    let aft = scans.iter().map(|scan| *scan.back_steps.start()).max().unwrap_or(0);
+    let is_filled = |own: &&LiveValue| {
+        module.opcode(own.row) == Opcode::Broadcast && own.first_step > fore && own.first_step < aft
+    };
+    let early = values.iter().filter(is_filled);
+    early.map(|own| (start..=own.first_step - 1, own.bytes)).collect()
 }

@@ -4,8 +4,8 @@
 //! over that of the weights. Where the scores run again, their readers compute from the product of `query` and `key`.
 //! With one query head for each key head, the products that read the weights or the gradient of the scores make them
 //! in their own fusions. With several, the product has the heads of a group last, and what is written depends on the
-//! chip: libtpu 0.0.42 for v5e writes neither, for v6e the gradient of the scores, and for v5p also the weights, if the
-//! scores have a mask, in groups or not. The gradient is then not written over that of the weights, whose dimensions
+//! chip: libtpu 0.0.42 for v5e writes neither, for v6e the gradient of the scores, and for v5p also the weights at
+//! some sizes (`rewrites_weights`), in groups or not. The gradient is then not written over that of the weights, whose dimensions
 //! are in another order. Judged by `benches/policy_accuracy.py`.
 
 use super::base::Timeline;

@@ -1,4 +1,4 @@
-//! In which order XLA for TPUs runs a step under a policy.
+//! In which order XLA for v5p runs a step under a policy.
 //!
 //! XLA orders a module by three schedulers and takes the order with the lowest peak by a count of its own, in which
 //! both values count where one takes over from the other in a loop's state, and arrays in host memory count too:
@@ -7,10 +7,11 @@
 //! makes the arrays that gradients go to before the forward loop, which counts all stacks twice as it takes them over.
 //!
 //! Here the orders are those of the compiled text, and the policy's account is added to each. On v5e and v6e the
-//! latency hiding scheduler moves collectives, and with them much else, after that.
+//! latency hiding scheduler moves collectives, and with them much else, after that, so there only the list's order is
+//! known, and only if it is clearly better (`orders.rs`). So it is for policies that offload: their accounts are too
+//! high in other orders.
 
 use super::chip::Chip;
-use super::orders::least_apart;
 use super::scans::Scan;
 use super::{Fate, Policies};
 use crate::cost::Backend;
@@ -18,75 +19,42 @@ use crate::flow::has_compiler_clones;
 use crate::ir::Module;
 use crate::memory::{Rule, Scheduler};
 
-/// How many times lower the peak of an order must be than that of the text's for XLA to take it. The modelled peaks of
-/// ten programs whose order is known are up to 0.6 % wrong in their ratio.
-const APART: f64 = 1.01;
-
 /// The scans of a module in the orders of XLA's schedulers.
 #[derive(Debug)]
 pub struct Simulated {
     /// By scheduler, as XLA's schedulers count.
     orders: [Box<Policies>; 3],
-    /// The scheduler of the text.
-    own: Scheduler,
-    /// Whether later passes keep the order.
-    is_final: bool,
-    /// By scheduler, as XLA counts a compiled program; None for the order of the text, and for all if the text is of a
-    /// program that did not fit.
-    accounts: [Option<Box<Policies>>; 3],
+    /// In post-order, as XLA counts a compiled program; None if the text is of a program that did not fit. Steps that
+    /// keep everything run in the order of the depth-first scheduler, as all 36 did that were looked at.
+    pub post_order: Option<Box<Policies>>,
 }
 
 impl Simulated {
-    /// Those of a scheduled module with the policies `own`, whose bytes are counted by `rule`, if they tell the order of
-    /// a policy. `listed` gives the policies in the order of a scheduler by a rule.
+    /// Those of a scheduled module with the policies `own`, whose bytes are counted by `rule`; None if they do not tell
+    /// the order of a policy. `listed` gives the policies in the order of a scheduler by a rule.
     pub fn new(
         module: &Module,
         own: &Policies,
-        (chip, rule): (Option<Chip>, Rule),
-        listed: impl Fn(Scheduler, Rule) -> Option<Box<Policies>>,
+        rule: Rule,
+        listed: impl Fn((Scheduler, Rule)) -> Option<Box<Policies>>,
     ) -> Option<Self> {
         let is_plain = |scan: &Scan| !scan.recomputed.is_checkpointed && scan.group.is_none();
-        let is_final = chip == Some(Chip::V5p);
-        let has_clones = has_compiler_clones(module);
-        let keeps = is_final || !has_clones && own.scans.iter().all(|scan| !scan.is_in_rings);
         let is_tpu = Backend::of_module(module) == Backend::Tpu;
-        if !(is_tpu && keeps && own.scans.iter().all(is_plain)) {
+        if !(is_tpu && own.chip == Some(Chip::V5p) && own.scans.iter().all(is_plain)) {
             return None;
         }
-        let [list, depth_first, post_order] = Scheduler::ALL.map(|own| listed(own, Rule::Values));
+        let [list, depth_first, post_order] =
+            Scheduler::ALL.map(|scheduler| listed((scheduler, Rule::Values)));
         let orders = [list?, depth_first?, post_order?];
-        // Programs that do not fit keep the most, and were all in this order.
-        let accounts = [None, None, None];
-        let mut simulated = Self { orders, own: Scheduler::DepthFirst, is_final, accounts };
-        if !has_clones {
-            simulated.own = simulated.taken(&own.as_is());
-            for (account, scheduler) in simulated.accounts.iter_mut().zip(Scheduler::ALL) {
-                if scheduler != simulated.own && (is_final || scheduler == Scheduler::List) {
-                    *account = Some(listed(scheduler, rule)?);
-                }
-            }
-        }
-        Some(simulated)
+        let fits = !has_compiler_clones(module);
+        let post_order = fits.then(|| listed((Scheduler::PostOrder, rule))).flatten();
+        Some(Self { orders, post_order })
     }
 
-    /// The scheduler whose order XLA takes under a policy.
+    /// The scheduler whose order XLA takes under a policy that offloads nothing.
     pub fn taken(&self, fates: &[Fate]) -> Scheduler {
-        let stays = |fate: &Fate| if *fate == Fate::Offloaded { Fate::Saved } else { *fate };
-        let fates: Vec<Fate> = fates.iter().map(stays).collect();
-        let peak = |own: &Policies| own.at_peak(&fates).0 as f64;
-        let weighed = self.orders.iter().zip(Scheduler::ALL).map(|(own, scheduler)| {
-            let times = if scheduler == self.own { 1.0 } else { APART };
-            (peak(own) * times, scheduler)
-        });
-        let lowest = weighed.min_by(|(a, _), (b, _)| a.total_cmp(b));
-        lowest.map_or(self.own, |(_, scheduler)| scheduler)
-    }
-
-    /// The policies in the order that XLA takes, if it is known and not that of the text, and how many times lower
-    /// their peak must be than in that.
-    pub fn account(&self, taken: Scheduler, saves_any: bool) -> Option<(&Policies, f64)> {
-        let own = self.accounts.iter().zip(Scheduler::ALL).find(|(_, own)| *own == taken);
-        let times = if self.is_final { 0.0 } else { least_apart(saves_any) };
-        own.and_then(|(account, _)| Some((account.as_deref()?, times)))
+        let peaks = self.orders.iter().map(|own| own.at_peak(fates).0);
+        let lowest = peaks.zip(Scheduler::ALL).min_by_key(|(peak, _)| *peak);
+        lowest.map_or(Scheduler::DepthFirst, |(_, scheduler)| scheduler)
     }
 }
