@@ -11,6 +11,7 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The slowest network between the devices of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,12 +58,14 @@ pub struct Along {
 }
 
 /// Axes and network on `mesh` of each collective in `all`. Linear in the distinct groups and pairs.
-pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Along> {
-    let of_groups: Vec<Along> = all.groups.iter().map(|groups| of_groups(mesh, groups)).collect();
+/// Collectives share what their groups have in common.
+pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Arc<Along>> {
+    let of_groups: Vec<Arc<Along>> =
+        all.groups.iter().map(|groups| Arc::new(of_groups(mesh, groups))).collect();
     let mut permuted: HashMap<(Range<u32>, bool), Along, BuildMix> = HashMap::default();
     let place = |collective: &Collective| {
         if let Some(along) = collective.groups.and_then(|index| of_groups.get(index as usize)) {
-            return along.clone();
+            return Arc::clone(along);
         }
         let size = collective.group_size;
         let along = if is_between_slices(module, collective.row) {
@@ -77,7 +80,7 @@ pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Along> {
             let key = (collective.pairs.clone(), has_channel);
             permuted.entry(key).or_insert_with(of_pairs).clone()
         };
-        Along { group_size: size.or(along.group_size), ..along }
+        Arc::new(Along { group_size: size.or(along.group_size), ..along })
     };
     all.collectives.iter().map(place).collect()
 }

@@ -120,9 +120,12 @@ impl Sources {
                 let of_file: Vec<bool> =
                     tables.file_names.iter().map(|file| is_library(file)).collect();
                 let users = user_frames(tables, &of_file);
+                // Most frames share a file with others.
+                let mut ids: Vec<Option<i32>> = vec![None; of_file.len()];
                 for (place, user) in of_frame.iter_mut().zip(users).filter(|(_, user)| *user > 0) {
-                    if let Some(frame) = tables.frame(i64::from(user)) {
-                        *place = (names.id(frame.file), line(frame.positions.line));
+                    if let Some((file, name, number)) = tables.place(i64::from(user)) {
+                        let id = *ids[file].get_or_insert_with(|| names.id(name));
+                        *place = (id, line(number));
                     }
                 }
                 columns.source_files.iter().map(|file| is_library(file)).collect()

@@ -52,6 +52,7 @@ use crate::time::Time;
 use program::Program;
 use site::{Rule, Site};
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// Thresholds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,7 +119,7 @@ pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 
 /// By collective: its place on the mesh, computed only when a rule asks for it. Empty without a
 /// mesh.
-pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
+pub type AlongOf<'a> = dyn Fn() -> &'a [Arc<Along>] + 'a;
 
 /// The modelled time of a program, computed only when findings are there to be timed. None without a
 /// device, or if shapes cover all devices together.

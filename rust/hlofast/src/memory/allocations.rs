@@ -102,6 +102,7 @@ impl Allocations {
     }
 
     /// Says for which uses the next calls ask.
+    #[inline]
     pub fn ask(&mut self, uses: &[Use]) {
         self.wanted.clear();
         for alive in uses {
@@ -132,6 +133,7 @@ impl Allocations {
     }
 
     /// Whether allocation `index` is free during all `uses`, which are asked for, and its bytes `fit`.
+    #[inline]
     pub fn is_free(
         &mut self,
         index: usize,
@@ -145,6 +147,7 @@ impl Allocations {
     }
 
     /// The last allocation that is free during all `uses`, which are asked for, and whose bytes `fit`.
+    #[inline]
     pub fn find_last(
         &mut self,
         uses: &[Use],
@@ -172,10 +175,13 @@ impl Allocations {
             self.room = left;
             self.blocks.iter_mut().for_each(|block| block.push(0));
         }
-        self.list.push(Allocation { bytes, uses: Vec::new() });
+        // Most allocations hold many values, one after the other.
+        const USUAL: usize = 16;
+        self.list.push(Allocation { bytes, uses: Vec::with_capacity(USUAL) });
         self.list.len() - 1
     }
 
+    #[inline]
     pub fn extend(&mut self, index: usize, uses: &[Use]) {
         self.list[index].extend(uses);
         for alive in uses {

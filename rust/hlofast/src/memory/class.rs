@@ -20,6 +20,7 @@ use crate::flow::origin::{End, Place, Through, origins_within};
 use crate::flow::{Attribution, Phase, ScopeTree, Whose, source_of};
 use crate::ir::decode::unescape;
 use crate::ir::{ArrayShape, CallRole, ElementKind, Module, Opcode, Row};
+use std::borrow::Cow;
 use std::cell::Cell;
 
 /// The purpose of a value.
@@ -318,7 +319,7 @@ impl<'a> Classes<'a> {
             return false;
         };
         let raw = module.bytes(*span);
-        let name = unescape(raw).map_or_else(|_| raw.to_vec(), |name| name.into_owned());
+        let name = unescape(raw).unwrap_or(Cow::Borrowed(raw));
         let mut words = name.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
         // Most words begin with another letter.
         let may_be = |word: &&[u8]| word.first().is_some_and(|first| b"efmnost".contains(first));

@@ -1,6 +1,6 @@
 //! The table of values in memory.
 
-use super::{Columns, Field, Origin, Texts, Values, common, index_text, shape_text};
+use super::{Columns, Field, Origin, Texts, Values, common, shape_text, write_index};
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Row, ShapeId};
@@ -28,9 +28,10 @@ pub fn buffers(
         each().map(|value| value.row),
     );
     table.texts(common::name(), each().map(|value| module.instruction_name(value.row)));
-    table.texts(
+    table.written(
         Field::text("index", "Index of the value in a tuple result; {} for the whole result."),
-        each().map(|value| index_text(&value.path)),
+        each(),
+        |value, out| write_index(&value.path, out),
     );
     table.texts(common::opcode(), each().map(|value| module.opcode_text(value.row)));
     // Shapes written in the text stay far below this limit. Inferred shapes share parts, so their
@@ -91,8 +92,8 @@ pub fn buffers(
     );
     table.texts(common::phase(), described.iter().map(|(_, phase)| phase.as_str()));
     let scopes = origin.scopes(attribution);
-    let scope = |row: usize| scopes.text(attribution.scope.get(row).copied().unwrap_or(0));
-    table.texts(common::scope(), rows().map(scope));
+    let scope = |row: usize| attribution.scope.get(row).copied().unwrap_or(0);
+    table.written(common::scope(), rows(), |row, out| scopes.write(scope(row), out));
     origin.columns(described.iter().map(|(row, _)| *row), &mut table);
     table
 }

@@ -1,11 +1,11 @@
 //! The table of collectives: one row per collective and phase.
 
-use super::{Columns, Field, Origin, common, number, row_or_none};
+use super::{Columns, Field, Origin, Texts, Values, common, number, row_or_none};
 use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
 use crate::ir::{ElementType, Module, Row};
-use std::borrow::Cow;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The collectives of a module and their places on a mesh.
@@ -14,9 +14,9 @@ pub struct Sent {
     /// The collectives.
     pub collectives: Arc<Collectives>,
     /// The place of each collective on the mesh.
-    pub along: Vec<Along>,
+    pub along: Vec<Arc<Along>>,
     /// Scope of each entry of each collective's executions.
-    scopes: Vec<Vec<u8>>,
+    scopes: Texts,
     /// By collective: whether there may be more executions than counted.
     is_lower_bound: Vec<bool>,
 }
@@ -35,7 +35,8 @@ impl Sent {
         let texts = origin.scopes(attribution);
         let executions =
             collectives.collectives.iter().flat_map(|collective| &collective.executions);
-        let scopes = executions.map(|entry| texts.text(entry.scope)).collect();
+        let mut scopes = Texts::default();
+        executions.for_each(|entry| scopes.push_written(|out| texts.write(entry.scope, out)));
         let is_open = |collective: &Collective| {
             let place = module.computation_of(collective.outer).0 as usize;
             uncertain.get(place).is_some_and(|runs| *runs > 0)
@@ -43,16 +44,15 @@ impl Sent {
         let is_lower_bound = collectives.collectives.iter().map(is_open).collect();
         let along = match mesh {
             Some(mesh) => along(module, mesh, &collectives),
-            None => vec![Along::default(); collectives.collectives.len()],
+            None => vec![Arc::default(); collectives.collectives.len()],
         };
         Self { collectives, along, scopes, is_lower_bound }
     }
 
     /// Bytes held on the heap, excluding the collectives and the texts of axes.
     pub fn heap_bytes(&self) -> usize {
-        let texts = self.scopes.iter().map(|text| text.capacity() + size_of::<Vec<u8>>());
-        self.along.capacity() * size_of::<Along>()
-            + texts.sum::<usize>()
+        self.along.capacity() * size_of::<Arc<Along>>()
+            + self.scopes.heap_bytes()
             + self.is_lower_bound.capacity()
     }
 
@@ -75,13 +75,14 @@ impl Sent {
         number(bytes())
     }
 
-    /// The display name of the first array of the tensor kind that makes up most of `collective`'s
+    /// Appends the display name of the first array of the tensor kind that makes up most of `collective`'s
     /// bytes.
-    pub fn tensor<'a>(&self, origin: &Origin<'a>, collective: &Collective) -> Cow<'a, [u8]> {
+    pub fn write_tensor(&self, origin: &Origin<'_>, collective: &Collective, out: &mut Vec<u8>) {
         let range = collective.pieces.start as usize..collective.pieces.end as usize;
-        let pieces = self.collectives.pieces.get(range).unwrap_or_default();
-        let piece = pieces.iter().find(|piece| piece.moved == collective.moved);
-        piece.map(|piece| origin.tensor(piece)).unwrap_or_default()
+        let mut pieces = self.collectives.pieces.get(range).unwrap_or_default().iter();
+        if let Some(piece) = pieces.find(|piece| piece.moved == collective.moved) {
+            origin.write_tensor(piece, out);
+        }
     }
 
     /// One entry per collective and phase that executes it.
@@ -212,7 +213,7 @@ impl Sent {
             Field::count("tensors", "Arrays in one call.").label("arrays"),
             each().map(|c| pieces(c).len() as i64),
         );
-        built.texts(common::tensor(), each().map(|c| self.tensor(origin, c)));
+        built.written(common::tensor(), each(), |c, out| self.write_tensor(origin, c, out));
         built.texts(common::phase(), entries().map(|(_, _, e)| e.phase.as_str()));
         built.flags(
             Field::flag(
@@ -222,11 +223,10 @@ impl Sent {
             ),
             each().map(|c| c.is_phase_inferred),
         );
-        built.texts(common::scope(), self.scopes.iter());
+        built.push(common::scope(), Values::Texts(self.scopes.clone()));
         let named = |c: &Collective| named(origin, c);
         let file = |c: &Collective| origin.source_file(named(c)).unwrap_or_default();
-        built
-            .texts(common::op_name(), each().map(|c| origin.op_name(named(c)).unwrap_or_default()));
+        built.written(common::op_name(), each(), |c, out| origin.write_op_name(named(c), out));
         built.texts(common::source_file(), each().map(file));
         built.numbers(common::source_line(), each().map(|c| origin.source_line(named(c))));
         let between = |c: &Collective| c.overlap.map_or(-1, |o| i64::from(o.instructions));
@@ -267,7 +267,7 @@ impl Sent {
         let doc = "The parameter for a weight, otherwise the row that computes the array.";
         let field = Field::instruction("source", doc).nullable();
         built.numbers(field, each().map(|(_, piece)| row_or_none(piece.source)));
-        built.texts(common::tensor(), each().map(|(_, piece)| origin.tensor(piece)));
+        built.written(common::tensor(), each(), |(_, piece), out| origin.write_tensor(piece, out));
         built
     }
 
@@ -302,7 +302,7 @@ fn total(size: i64, count: Option<i64>) -> i64 {
 /// operands, of the same element types, and small counters or a token, of other types.
 fn most_of(module: &Module, row: Row) -> Option<ElementType> {
     let shapes = module.shapes();
-    let mut sums: Vec<(ElementType, u64)> = Vec::new();
+    let mut sums: SmallVec<[(ElementType, u64); 4]> = SmallVec::new();
     for leaf in shapes.leaves(module.shape(row)) {
         let Some(array) = shapes.array(leaf) else { continue };
         let bytes = shapes.logical_bytes(leaf).unwrap_or(0);
@@ -318,9 +318,5 @@ fn most_of(module: &Module, row: Row) -> Option<ElementType> {
 /// origin.
 fn named(origin: &Origin<'_>, collective: &Collective) -> Row {
     let has_file = origin.source_file(collective.row).is_some();
-    if has_file || origin.op_name(collective.row).is_some() {
-        collective.row
-    } else {
-        collective.outer
-    }
+    if has_file || origin.has_op_name(collective.row) { collective.row } else { collective.outer }
 }

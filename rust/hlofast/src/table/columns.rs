@@ -38,10 +38,15 @@ pub struct Texts {
 impl Texts {
     /// Adds a text.
     pub fn push(&mut self, text: &[u8]) {
+        self.push_written(|bytes| bytes.extend_from_slice(text));
+    }
+
+    /// Adds the text that `write` appends to the texts before.
+    pub(super) fn push_written(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.bounds.is_empty() {
             self.bounds.push(0);
         }
-        self.bytes.extend_from_slice(text);
+        write(&mut self.bytes);
         self.bounds.push(self.bytes.len() as i64);
     }
 
@@ -55,6 +60,11 @@ impl Texts {
             (0..*count).for_each(|_| own.push(text));
         }
         own
+    }
+
+    /// Bytes held on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.bytes.capacity() + self.bounds.capacity() * size_of::<i64>()
     }
 
     /// Number of texts.
@@ -81,8 +91,8 @@ impl Texts {
     }
 
     /// The concatenated texts, with the start of each text and the end of the last.
-    pub(super) fn parts(&self) -> (&[u8], &[i64]) {
-        (&self.bytes, &self.bounds)
+    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<i64>) {
+        (self.bytes, self.bounds)
     }
 
     /// The concatenated texts, with the start of each text and the end of the last; None if any
@@ -224,10 +234,20 @@ impl Columns {
 
     /// A column of texts.
     pub fn texts<T: AsRef<[u8]>>(&mut self, field: Field, values: impl Iterator<Item = T>) {
+        self.written(field, values, |text, bytes| bytes.extend_from_slice(text.as_ref()));
+    }
+
+    /// A column of the texts that `write` appends to the texts before, without an allocation for each.
+    pub fn written<T>(
+        &mut self,
+        field: Field,
+        values: impl Iterator<Item = T>,
+        write: impl Fn(T, &mut Vec<u8>),
+    ) {
         let mut texts = Texts::default();
         texts.bounds.reserve(self.len() + 1);
         texts.bytes.reserve(USUAL_TEXT * self.len());
-        values.for_each(|text| texts.push(text.as_ref()));
+        values.for_each(|value| texts.push_written(|bytes| write(value, bytes)));
         self.push(field, Values::Texts(texts));
     }
 

@@ -3,11 +3,11 @@
 use super::{Columns, ScopeTexts, common};
 use crate::comms::Piece;
 use crate::flow::{Attribution, Sources};
-use crate::ir::decode::unescape;
+use crate::ir::decode::{unescape, unescape_into};
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
 use crate::print::shape_to_text_within;
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::io::Write;
 
 /// An unsigned number as a signed number; -1 if it is unknown or too large.
 pub fn number(value: Option<u64>) -> i64 {
@@ -24,15 +24,17 @@ pub fn narrow(value: i128) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// A path into a shape, as `{0,1}`.
-pub fn index_text(path: &[u32]) -> Cow<'static, [u8]> {
-    let Some((first, others)) = path.split_first() else { return Cow::Borrowed(b"{}") };
-    let mut text = format!("{{{first}");
-    for index in others {
-        let _ = write!(text, ",{index}");
+/// Appends a path into a shape, as `{0,1}`.
+pub fn write_index(path: &[u32], out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (number, index) in path.iter().enumerate() {
+        if number > 0 {
+            out.push(b',');
+        }
+        // Writing to memory does not fail.
+        let _ = write!(out, "{index}");
     }
-    text.push('}');
-    Cow::Owned(text.into_bytes())
+    out.push(b'}');
 }
 
 /// The length at which a shape's text is cut. Inferred shapes share parts, so their full text may
@@ -83,9 +85,28 @@ impl<'a> Origin<'a> {
 
     /// The operation name of `row`.
     pub fn op_name(&self, row: Row) -> Option<Cow<'a, [u8]>> {
-        let id = usize::try_from(self.columns.op_name[row.0 as usize]).ok()?;
-        let text = self.module.bytes(*self.columns.op_names.get(id)?);
+        let text = self.escaped_op_name(row)?;
         Some(unescape(text).unwrap_or(Cow::Borrowed(text)))
+    }
+
+    /// Appends the operation name of `row`, if any.
+    pub fn write_op_name(&self, row: Row, out: &mut Vec<u8>) {
+        let Some(text) = self.escaped_op_name(row) else { return };
+        let start = out.len();
+        if unescape_into(text, out).is_err() {
+            out.truncate(start);
+            out.extend_from_slice(text);
+        }
+    }
+
+    /// Whether `row` has an operation name.
+    pub fn has_op_name(&self, row: Row) -> bool {
+        self.escaped_op_name(row).is_some()
+    }
+
+    fn escaped_op_name(&self, row: Row) -> Option<&'a [u8]> {
+        let id = usize::try_from(self.columns.op_name[row.0 as usize]).ok()?;
+        Some(self.module.bytes(*self.columns.op_names.get(id)?))
     }
 
     /// The source file of `row`.
@@ -102,18 +123,18 @@ impl<'a> Origin<'a> {
 
     /// Adds operation name, source file and source line of `rows`.
     pub fn columns(&self, rows: impl Iterator<Item = Row> + Clone, table: &mut Columns) {
-        table.texts(
-            common::op_name(),
-            rows.clone().map(|row| self.op_name(row).unwrap_or_default()),
-        );
+        table.written(common::op_name(), rows.clone(), |row, out| self.write_op_name(row, out));
         let file = |row: Row| self.source_file(row).unwrap_or_default();
         table.texts(common::source_file(), rows.clone().map(file));
         table.numbers(common::source_line(), rows.map(|row| self.source_line(row)));
     }
 
-    /// The display name of the array of a piece: for a parameter its name in the program.
-    pub fn tensor(&self, piece: &Piece) -> Cow<'a, [u8]> {
-        let Some(row) = piece.source else { return Cow::default() };
-        self.op_name(row).unwrap_or_else(|| Cow::Borrowed(self.module.instruction_name(row)))
+    /// Appends the display name of the array of a piece: for a parameter its name in the program.
+    pub fn write_tensor(&self, piece: &Piece, out: &mut Vec<u8>) {
+        match piece.source {
+            Some(row) if self.has_op_name(row) => self.write_op_name(row, out),
+            Some(row) => out.extend_from_slice(self.module.instruction_name(row)),
+            None => {}
+        }
     }
 }

@@ -61,7 +61,7 @@ pub fn matmuls(
     };
     table.numbers(common::flops().nullable(), each().map(|(_, c, entry)| total(c, entry)));
     table.texts(common::phase(), each().map(|(_, _, entry)| entry.phase.as_str()));
-    table.texts(common::scope(), each().map(|(_, _, entry)| scopes.text(entry.scope)));
+    table.written(common::scope(), each(), |(_, _, entry), out| scopes.write(entry.scope, out));
     let file = |row: Row| origin.source_file(row).unwrap_or_default();
     table.texts(common::source_file(), each().map(|(row, _, _)| file(*row)));
     table.numbers(common::source_line(), each().map(|(row, _, _)| origin.source_line(*row)));

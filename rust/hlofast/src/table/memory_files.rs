@@ -1,9 +1,8 @@
 //! The table of one of XLA's memory files.
 
-use super::{Columns, Field, common, index_text, row_or_none};
+use super::{Columns, Field, common, row_or_none, write_index};
 use crate::ir::Module;
 use crate::memory::FileRow;
-use std::borrow::Cow;
 
 /// One row per entry of the file.
 pub fn memory_file(module: &Module, rows: &[FileRow]) -> Columns {
@@ -12,9 +11,12 @@ pub fn memory_file(module: &Module, rows: &[FileRow]) -> Columns {
     table.numbers(common::instruction().nullable(), each().map(|entry| row_or_none(entry.row)));
     let name = |entry: &FileRow| entry.row.map(|row| module.instruction_name(row));
     table.texts(common::name().nullable(), each().map(|entry| name(entry).unwrap_or_default()));
-    let index = |entry: &FileRow| entry.row.map_or(Cow::default(), |_| index_text(&entry.path));
     let doc = "Index of the value in a tuple result; {} for the whole result.";
-    table.texts(Field::text("index", doc).nullable(), each().map(index));
+    table.written(Field::text("index", doc).nullable(), each(), |entry, out| {
+        if entry.row.is_some() {
+            write_index(&entry.path, out);
+        }
+    });
     let field = Field::index("allocation", "The number of the allocation.").nullable();
     table.numbers(field, each().map(|entry| entry.allocation));
     let field = Field::text("kind", "The kind of allocation, as the file names it.").nullable();

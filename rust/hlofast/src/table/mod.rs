@@ -30,7 +30,7 @@ pub use columns::{Columns, Texts, Values};
 pub use costs::{
     branches, computation_costs, cost_groups, departures, loops, memory_spaces, unpriced,
 };
-pub use facts::{Origin, index_text, narrow, number, row_or_none, shape_text};
+pub use facts::{Origin, narrow, number, row_or_none, shape_text, write_index};
 pub use field::{Field, Kind};
 pub use matmuls::matmuls;
 pub use measured::{measured_collectives, runs, unjoined};

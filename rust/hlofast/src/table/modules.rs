@@ -98,7 +98,7 @@ pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution)
     table.texts(common::phase(), each().map(phase));
     let scopes = origin.scopes(attribution);
     let scope = |row: Row| attribution.scope.get(at(row)).copied().unwrap_or(0);
-    table.texts(common::scope(), each().map(|row| scopes.text(scope(row))));
+    table.written(common::scope(), each(), |row, out| scopes.write(scope(row), out));
     origin.columns(each(), &mut table);
     table
 }

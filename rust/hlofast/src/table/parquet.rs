@@ -154,8 +154,8 @@ fn array(field: &Field, values: &Values) -> ArrayRef {
         texts @ (Values::Texts(_) | Values::Runs(_)) => {
             let all = || texts.texts().into_iter().flatten();
             let array = match texts {
-                Values::Texts(texts) => as_written(field, texts),
-                Values::Runs(runs) => as_written(field, &Texts::of_runs(runs)),
+                Values::Texts(texts) => as_written(field, texts.clone()),
+                Values::Runs(runs) => as_written(field, Texts::of_runs(runs)),
                 _ => None,
             };
             let known = |text: &&[u8]| !field.is_nullable || !text.is_empty();
@@ -172,11 +172,14 @@ fn nulls(count: usize, is_known: impl Fn(usize) -> bool) -> NullBuffer {
 }
 
 /// Texts in UTF-8 as Arrow holds them.
-fn as_written(field: &Field, texts: &Texts) -> Option<LargeStringArray> {
-    let (all, bounds) = Some(texts.parts()).filter(|(_, bounds)| !bounds.is_empty())?;
-    let nulls =
-        field.is_nullable.then(|| nulls(texts.len(), |index| bounds[index] < bounds[index + 1]));
-    let offsets = OffsetBuffer::new(ScalarBuffer::from(bounds.to_vec()));
+fn as_written(field: &Field, texts: Texts) -> Option<LargeStringArray> {
+    let count = texts.len();
+    let (all, bounds) = texts.into_parts();
+    if bounds.is_empty() {
+        return None;
+    }
+    let nulls = field.is_nullable.then(|| nulls(count, |index| bounds[index] < bounds[index + 1]));
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(bounds));
     LargeStringArray::try_new(offsets, Buffer::from(all), nulls).ok()
 }
 

@@ -194,7 +194,9 @@ pub fn gathers(origin: &Origin<'_>, report: &Report, sent: &Sent) -> Columns {
         each().map(|gather| gather.fate.as_str()),
     );
     table.texts(common::tensor_kind(), each().map(|gather| of(gather).moved.as_str()));
-    table.texts(common::tensor(), each().map(|gather| sent.tensor(origin, of(gather))));
+    table.written(common::tensor(), each(), |gather, out| {
+        sent.write_tensor(origin, of(gather), out);
+    });
     let result = |gather: &Gather| result_shape(module, of(gather).row);
     table
         .texts(common::shape().nullable(), each().map(|gather| shape_text(module, result(gather))));

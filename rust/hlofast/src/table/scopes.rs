@@ -4,7 +4,8 @@
 
 use crate::flow::{ScopeTree, without_layer_numbers};
 use crate::ir::Module;
-use crate::ir::decode::unescape;
+use crate::ir::decode::unescape_into;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 
 /// The maximum length of a scope's text in bytes, excluding the ellipsis.
@@ -53,11 +54,22 @@ impl<'a> ScopeTexts<'a> {
 
     /// Components joined by `/`, without the escapes of the text, cut with an ellipsis.
     pub fn text(&self, scope: u32) -> Vec<u8> {
-        self.plain_text(scope).unwrap_or_else(|| self.changed_text(scope))
+        let mut text = Vec::new();
+        self.write(scope, &mut text);
+        text
     }
 
-    /// The text of a scope that is neither cut nor changed, as most are; None for others.
-    fn plain_text(&self, scope: u32) -> Option<Vec<u8>> {
+    /// Appends the text of a scope.
+    pub fn write(&self, scope: u32, out: &mut Vec<u8>) {
+        let start = out.len();
+        if self.write_plain(scope, out).is_none() {
+            out.truncate(start);
+            self.write_changed(scope, out);
+        }
+    }
+
+    /// Appends the text of a scope that is neither cut nor changed, as most are; None for others.
+    fn write_plain(&self, scope: u32, out: &mut Vec<u8>) -> Option<()> {
         if self.merges_layers || self.shown(scope) != scope {
             return None;
         }
@@ -68,7 +80,9 @@ impl<'a> ScopeTexts<'a> {
         if length > SCOPE_BYTES {
             return None;
         }
-        let mut text = vec![b'/'; length];
+        let first = out.len();
+        out.resize(first + length, b'/');
+        let text = &mut out[first..];
         let mut end = length;
         for at in path() {
             let own = component(at);
@@ -76,12 +90,12 @@ impl<'a> ScopeTexts<'a> {
             text.get_mut(start..end)?.copy_from_slice(own);
             end = start.saturating_sub(1);
         }
-        memchr::memchr(b'\\', &text).is_none().then_some(text)
+        memchr::memchr(b'\\', text).is_none().then_some(())
     }
 
-    fn changed_text(&self, scope: u32) -> Vec<u8> {
+    fn write_changed(&self, scope: u32, out: &mut Vec<u8>) {
         let mut at = self.shown(scope);
-        let mut components = Vec::with_capacity(self.scopes.depth(at) as usize);
+        let mut components: SmallVec<[Cow<'_, [u8]>; 16]> = SmallVec::new();
         let is_prefix = self.scopes.depth(at) < self.scopes.depth(scope);
         while at != ScopeTree::ROOT {
             let own = self.scopes.component(self.module, at);
@@ -91,30 +105,31 @@ impl<'a> ScopeTexts<'a> {
             });
             at = self.scopes.parent(at);
         }
-        let length = components.iter().map(|component| component.len() + 1).sum::<usize>();
-        let mut text = Vec::with_capacity(length.min(2 * SCOPE_BYTES));
+        let start = out.len();
         for component in components.iter().rev() {
-            if !text.is_empty() {
-                text.push(b'/');
+            if out.len() > start {
+                out.push(b'/');
             }
-            let name = unescape(component).unwrap_or(Cow::Borrowed(component));
-            let room = (SCOPE_BYTES + 1).saturating_sub(text.len());
-            text.extend_from_slice(name.get(..room).unwrap_or(&name));
+            let before = out.len();
+            if unescape_into(component, out).is_err() {
+                out.truncate(before);
+                out.extend_from_slice(component);
+            }
+            out.truncate((start + SCOPE_BYTES + 1).max(before));
         }
-        if is_prefix || text.len() > SCOPE_BYTES {
-            cut(&mut text);
+        if is_prefix || out.len() > start + SCOPE_BYTES {
+            cut(out, start);
         }
-        text
     }
 }
 
-/// Cuts `text` between characters and adds an ellipsis.
-fn cut(text: &mut Vec<u8>) {
-    let mut end = SCOPE_BYTES.min(text.len());
+/// Cuts the text from `start` on between characters and adds an ellipsis.
+fn cut(text: &mut Vec<u8>, start: usize) {
+    let mut end = (start + SCOPE_BYTES).min(text.len());
     let is_inside = |at: usize| text.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
     // A character has at most four bytes; a longer sequence is not UTF-8.
     for _ in 0..3 {
-        if end > 0 && is_inside(end) {
+        if end > start && is_inside(end) {
             end -= 1;
         }
     }

@@ -8,6 +8,7 @@ use crate::comms::{
     Along, Collective, CollectiveKind, Collectives, DeviceGroups, Mesh, Network, along,
 };
 use crate::ir::Module;
+use std::sync::Arc;
 
 /// The formulas to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -71,7 +72,7 @@ pub fn communications(
     let near: Vec<Option<u64>> = collectives.groups.iter().map(near).collect();
     let slice = Slice::new(module, collectives, device, mesh);
     let times = |(number, collective): (usize, &Collective)| {
-        let place = places.get(number).unwrap_or(&nowhere);
+        let place = places.get(number).map_or(&nowhere, Arc::as_ref);
         let near = match collective.groups {
             Some(at) => near.get(at as usize).copied().flatten(),
             None if place.network.is_none() => {

@@ -99,6 +99,16 @@ impl StackFrames {
         }
         tables.read_names(&bytes, header.file_names, false)?;
         tables.read_names(&bytes, header.function_names, true)?;
+        // XLA prints an entry in no fewer bytes.
+        const LOCATION: usize = 77;
+        const FRAME: usize = 40;
+        let locations = header.file_locations.range().len() / LOCATION + 1;
+        tables.location_files.reserve_exact(locations);
+        tables.location_functions.reserve_exact(locations);
+        tables.location_positions.reserve_exact(locations);
+        let frames = header.stack_frames.range().len() / FRAME + 1;
+        tables.frame_locations.reserve_exact(frames);
+        tables.frame_parents.reserve_exact(frames);
         entries(bytes(header.file_locations), header.file_locations, |cursor| {
             const KEYS: [&[u8]; 6] = [
                 b"file_name_id",

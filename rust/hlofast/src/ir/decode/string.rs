@@ -7,21 +7,26 @@ use std::borrow::Cow;
 /// The content of a string without its quotes: escapes replaced. Borrowed if there are none. The
 /// result may be any bytes; it need not be UTF-8.
 pub fn unescape(content: &[u8]) -> Result<Cow<'_, [u8]>> {
-    let Some(first) = memchr::memchr(b'\\', content) else {
+    if memchr::memchr(b'\\', content).is_none() {
         return Ok(Cow::Borrowed(content));
-    };
+    }
     let mut result = Vec::with_capacity(content.len());
-    let mut at = first;
-    result.extend_from_slice(content.get(..first).unwrap_or_default());
+    unescape_into(content, &mut result)?;
+    Ok(Cow::Owned(result))
+}
+
+/// Appends the content of a string without its quotes: escapes replaced.
+pub fn unescape_into(content: &[u8], result: &mut Vec<u8>) -> Result<()> {
+    let mut at = 0;
     while let Some(rest) = content.get(at..).filter(|rest| !rest.is_empty()) {
         let skip = memchr::memchr(b'\\', rest).unwrap_or(rest.len());
         result.extend_from_slice(rest.get(..skip).unwrap_or_default());
         at += skip;
         if let Some(escape) = rest.get(skip..).filter(|escape| !escape.is_empty()) {
-            at += one_escape(escape, at, &mut result)?;
+            at += one_escape(escape, at, result)?;
         }
     }
-    Ok(Cow::Owned(result))
+    Ok(())
 }
 
 /// Replaces the escape that `text` starts with; returns its length.
