@@ -2,11 +2,12 @@
 
     python benches/scheduler_orders.py [PROGRAM.POLICY ...]     needs JAX and libtpu
 
-Compiles programs of tests/fixtures/policies under a policy and keeps the texts before and after XLA's
-memory scheduler. The first is put in the order of each of the three schedulers (list, DFS and
-post-order, written after `hlo_memory_scheduler.cc`); the one whose order is nearest to the second text
-is the one that XLA took. Printed are the peaks of all three by the rule `values`, by which XLA
-compares them: an operand and the result that takes its place both count, and so do all memory spaces.
+Compiles programs of tests/fixtures/policies under a policy and keeps the texts before and after
+XLA's memory scheduler. The first is put in the order of each of the three schedulers (list, DFS and
+post-order, written after `hlo_memory_scheduler.cc`); the one whose order is nearest to the second
+text is the one that XLA took. Printed are the peaks of all three by the rule `values`, by which XLA
+compares them: an operand and the result that takes its place both count, and so do all memory
+spaces.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ FREE = ("parameter", "constant")
 PLAIN = (*FREE, "get-tuple-element", "bitcast", "tuple")
 """What takes no time; left out when orders are compared."""
 BITS = re.compile(r"\d+")
-Tree = Any  # A number of a buffer, or a list: the tuple's own buffer, then the trees of its elements.
+Tree = (
+    Any  # A number of a buffer, or a list: the tuple's own buffer, then the trees of its elements.
+)
 
 
 def leaves(tree: Tree) -> list[int]:
@@ -66,7 +69,7 @@ def padded(shape: hlofast.Shape) -> int:
     """Bytes of an array in whole tiles."""
     if not shape.is_array or shape.element_type is None:
         return 0
-    sizes = list(shape.dimensions or ())
+    sizes = [size or 0 for size in shape.dimensions or ()]
     layout = re.search(r"\{([\d,]+):T\(([\d,]+)\)", str(shape))
     if layout:
         order, tile = ([int(own) for own in part.split(",")] for part in layout.groups())
@@ -94,7 +97,9 @@ class Rows:
         for place, own in enumerate(self.before):
             for other in own:
                 self.after[other].append(place)
-        self.root = at[computation.root.row]
+        root = computation.root
+        assert root is not None
+        self.root = at[root.row]
         self.bytes: list[int] = []
         self.defines = [0] * len(self.all)
         trees: list[Tree] = [None] * len(self.all)
@@ -125,7 +130,7 @@ class Rows:
             self.bytes.append(0)
             return [len(self.bytes) - 1, *inputs]
         if opcode == "get-tuple-element":
-            index = re.search(r"index=(\d+)", own.text)
+            index = re.search(r"index=(\d+)", own.text or "")
             assert index is not None
             return inputs[0][1 + int(index[1])]
         if opcode.endswith("-done") and isinstance(inputs[0], list) and len(inputs[0]) > 2:
@@ -243,7 +248,8 @@ def agreement(rows: Rows, one: list[int], other: list[int]) -> float:
     """The share of pairs of instructions that both orders have in the same order."""
     place = {own: number for number, own in enumerate(one)}
     kept = [place[own] for own in other if rows.opcodes[own] not in PLAIN]
-    inverted, seen = 0, []
+    inverted = 0
+    seen: list[int] = []
     for own in kept:
         inverted += len(seen) - bisect.bisect(seen, own)
         bisect.insort(seen, own)
@@ -256,7 +262,7 @@ def reordered(text: str, module: hlofast.Module, orders: list[tuple[Rows, list[i
     lines = text.split("\n")
     out = list(lines)
     for rows, order in orders:
-        places = [own.text_line - 1 for own in rows.all]
+        places = [(own.text_line or 0) - 1 for own in rows.all]
         known = set(order)
         every = [own for own in range(len(rows.all)) if own not in known] + order
         for place, own in zip(places, every, strict=True):

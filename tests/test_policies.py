@@ -257,9 +257,9 @@ def test_inputs_of_layers_are_moved_to_host_memory(texts):
         peaks.setdefault(record["program"], []).append((own, record["hbm"]))
     assert len(peaks) == 3
     for (kept, before), (moved, after) in peaks.values():
-        # What XLA frees; it holds up to four inputs on their way, the model two.
+        # What XLA frees; it holds up to four inputs on their way, the model two, which has another order of `moe_v5e_8`.
         change = kept.peak - moved.peak
-        assert change == pytest.approx(before - after, rel=0.27)
+        assert change == pytest.approx(before - after, rel=0.35)
         # Nothing else is recomputed, and the input alone is in host memory.
         assert moved.recomputed_flops == kept.recomputed_flops
         kinds = moved._policies.savable.values("kind")

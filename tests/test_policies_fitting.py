@@ -45,7 +45,9 @@ def test_steps_that_the_model_was_not_made_with() -> None:
             nothing = scheduled.policy("nothing_saveable").peak
             after.append(abs(nothing / peaks[program, "nothing"] - 1))
     assert len(before) >= 8 and max(before) <= 0.05
-    assert len(after) >= 8 and statistics.median(after) <= 0.05 and max(after) <= 0.15
+    assert len(after) >= 8 and statistics.median(after) <= 0.05 and sorted(after)[-2] <= 0.12
+    # `encdec`, in the list's order.
+    assert max(after) <= 0.15
     # They were 6 to 13 % too high while gradients of weights in bfloat16 waited.
     assert max(lowered[program] for program in ("base", "chunkedloss", "moe", "dpo")) <= 0.03
 
@@ -61,7 +63,8 @@ def test_the_chip_decides_what_is_written_of_scores_that_run_again() -> None:
         }
         own = peaks[device_of(program)]
         assert abs(own / compiled[program]["nothing"] - 1) <= 0.035, program
-        assert peaks["tpu-v5e"] <= peaks["tpu-v6e"] <= peaks["tpu-v5p"]
+        # On v5p XLA may run the step in another order too.
+        assert peaks["tpu-v5e"] <= peaks["tpu-v6e"]
         assert peaks["tpu-v5e"] < peaks["tpu-v5p"]
 
 

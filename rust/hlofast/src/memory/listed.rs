@@ -2,9 +2,9 @@
 //!
 //! XLA orders a module by three of them and takes the order with the lowest peak (`hlo_memory_scheduler.cc`): a
 //! list scheduler, which always runs what frees most, and two that walk from the results to the operands
-//! (`walk.rs`). Which one it takes is simulated exactly in `benches/scheduler_orders.py`, on the texts that XLA
-//! schedules; here on compiled texts, without what XLA adds after scheduling: moves to fast memory, and clones
-//! that it rematerialises. Control dependencies are not followed.
+//! (`walk.rs`). `benches/scheduler_orders.py` compares them with compiled programs, on the texts that XLA schedules.
+//! Here they are those of compiled texts, without what XLA adds after scheduling: moves to fast memory, and clones that
+//! it rematerialises. Control dependencies are not followed.
 
 mod walk;
 
@@ -94,7 +94,8 @@ pub(super) fn listed(
                 // Rows that the graph leaves out come before the rows that read them.
                 let is_root = |at: &u32| Some(*at) == root;
                 let rest = (0..rows.len() as u32).filter(|at| !is_root(at)).chain(root);
-                let is_deferred = |at: u32| are_deferred && is_constant(module, rows.start + at);
+                let is_deferred =
+                    |at: u32| are_deferred && is_constant(module, Row(rows.start + at));
                 let listed = listed.into_iter().filter(|at| !is_root(at) && !is_deferred(*at));
                 let own = listed.chain(rest);
                 let starts = own.map(|at| rows.start + at);
@@ -128,15 +129,18 @@ impl Graph {
         for row in rows.clone() {
             let at = (row - rows.start) as usize;
             if has_clones {
-                let name = module.instruction_name(Row(row));
-                let original = originals.get(without_clone_number(name)).copied();
+                let name = without_clone_number(module.instruction_name(Row(row)));
+                let original = originals.get(name).copied();
                 let is_whole =
                     |of: &u32| module.shape(Row(rows.start + of)) == module.shape(Row(row));
                 if let Some(of) = original.filter(is_whole) {
                     graph.stand_for(at, of);
                     continue;
                 }
-                originals.insert(name, at as u32);
+                // The result of what has started is another one.
+                if !starts(module.opcode(Row(row))) {
+                    originals.entry(name).or_insert(at as u32);
+                }
             }
             let operands = module.operands(Row(row)).iter();
             let own: Vec<u32> = operands.filter_map(|own| own.checked_sub(rows.start)).collect();
@@ -145,7 +149,7 @@ impl Graph {
         Some(graph)
     }
 
-    /// Lets a row stand for another, whose result it moves or makes again.
+    /// Lets a row stand for another, whose result it moves or recomputes.
     fn stand_for(&mut self, at: usize, other: u32) {
         self.is_move[at] = true;
         self.source[at] = self.source[other as usize];
@@ -279,7 +283,8 @@ impl Graph {
                 readers[*value as usize].push(at);
             }
         }
-        let mut results = root.map_or(Vec::new(), |root| self.results[root as usize].clone());
+        let source = |root: u32| self.source[root as usize] as usize;
+        let mut results = root.map_or(Vec::new(), |root| self.results[source(root)].clone());
         results.sort_unstable();
         results.dedup();
         results.iter().for_each(|value| unread[*value as usize] += 1);
@@ -372,9 +377,9 @@ impl Queue {
 }
 
 /// Whether a row makes an array of one constant.
-fn is_constant(module: &Module, row: u32) -> bool {
-    let from = module.operands(Row(row)).first().map(|own| module.opcode(Row(*own)));
-    module.opcode(Row(row)) == Opcode::Broadcast && from == Some(Opcode::Constant)
+pub fn is_constant(module: &Module, row: Row) -> bool {
+    let from = module.operands(row).first().map(|own| module.opcode(Row(*own)));
+    module.opcode(row) == Opcode::Broadcast && from == Some(Opcode::Constant)
 }
 
 /// Bytes of an array; none in host memory.

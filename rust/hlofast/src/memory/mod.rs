@@ -35,7 +35,7 @@ pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use frame::Frame;
 use frame::Layout;
-pub use listed::Scheduler;
+pub use listed::{Scheduler, is_constant};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
@@ -131,19 +131,19 @@ pub fn memory_from(
     }
 }
 
-/// The memory of `module`, by `rule`, if its instructions ran in the order of one of XLA's schedulers. `own` is the
-/// memory in the text's order, `sizes` are the bytes of shapes.
+/// The memory of `module`, by a rule, if its instructions ran in the order of one of XLA's schedulers. Arrays of one
+/// constant are made where they are read if they are deferred, as by a later pass of XLA. `own` is the memory in the
+/// text's order, `sizes` are the bytes of shapes.
 pub fn memory_listed(
     module: &Module,
     own: &Memory,
     sizes: &[i64],
-    (scheduler, rule): (Scheduler, Rule),
+    (scheduler, rule, are_deferred): (Scheduler, Rule, bool),
 ) -> Result<Memory, MemoryError> {
     let has_steps = |id: ComputationId| {
         own.layout.steps.spans.get(id.0 as usize).is_some_and(|span| span.0 != schedule::NONE)
     };
-    // The schedulers count arrays of constants where they put them.
-    let how = (scheduler, rule != Rule::Values);
+    let how = (scheduler, are_deferred);
     let order = listed::listed(module, sizes, how, has_steps).ok_or(MemoryError::TooLarge)?;
     let frame = Frame::new(module, Some(&order), rule)?;
     memory_of(module, &frame, &Options { rule, ..own.options })

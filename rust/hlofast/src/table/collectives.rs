@@ -49,7 +49,7 @@ impl Sent {
         Self { collectives, along, scopes, is_lower_bound }
     }
 
-    /// Bytes held on the heap, excluding the collectives and the texts of axes.
+    /// Bytes held on the heap, excluding the collectives and their places on the mesh.
     pub fn heap_bytes(&self) -> usize {
         self.along.capacity() * size_of::<Arc<Along>>()
             + self.scopes.heap_bytes()

@@ -26,7 +26,7 @@ impl Graph {
         let count = self.operands.len();
         let (mut further, mut bytes) = (vec![0usize; count], vec![0i64; count]);
         let mut every = 0i64;
-        for at in (0..count).filter(|at| !self.is_move[*at]) {
+        for at in self.post_order().into_iter().map(|at| at as usize) {
             // XLA leaves out parameters and constants.
             if self.operands[at].is_empty() && self.defines[at] == 0 {
                 continue;

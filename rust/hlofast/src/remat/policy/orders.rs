@@ -2,13 +2,12 @@
 
 use super::again::Again;
 use super::base::Changes;
-use super::chip::Chip;
 use super::scans::Scan;
 use super::{Fate, Outcome, Policies, SavableKind};
 use crate::cost::Backend;
 use crate::flow::has_compiler_clones;
-use crate::ir::{Module, Opcode};
-use crate::memory::{LiveValue, Scheduler};
+use crate::ir::Module;
+use crate::memory::{LiveValue, Scheduler, is_constant};
 use std::ops::RangeInclusive;
 
 /// How many times the peak of the list scheduler's order the peak of the text's order must be to be replaced. For
@@ -24,14 +23,13 @@ const WAITING_APART: f64 = 1.18;
 /// How many times lower the peak must be with gradients of weights that do not wait (`late.rs`). Fitted: the gradients
 /// waited at up to 1.12 (`long_v5e_16`), and ran at once at 1.16 (`vision_v6e_8`) and 1.19 to 1.25 (`drawn112`).
 const MOVING_APART: f64 = 1.15;
-
-/// The tolerance with which the count of XLA's memory scheduler is modelled: it took a list by 0.4 % in a text whose
-/// counts are modelled as 0.4 % apart the other way.
+/// The tolerance with which the count of XLA's memory scheduler is modelled. Fitted on v5e and v6e; of the counts on
+/// v5p whose programs were logged, none is further off (`simulated.rs`).
 const COUNTED: f64 = 0.97;
 
 /// By step: the most bytes that work before it needs, and those of them that the step itself counts.
 type Prefixes = Vec<(u32, (i64, i64))>;
-/// By forward loop: its steps, and the bytes of the stacks that it writes.
+/// By forward loop: its first step, and the bytes of the stacks that it writes.
 type Stacks = Vec<(RangeInclusive<u32>, i64)>;
 
 impl Policies {
@@ -56,15 +54,13 @@ impl Policies {
     ///
     /// Where a policy saves values, gradients of weights read them from stacks and hold little else while they
     /// wait, so the order mostly stays that of the text. Where it saves none, they would hold all that runs
-    /// again. In texts whose products run in loops around rings they wait even then. For v5p, whose programs are
-    /// scheduled as they are listed, the count alone decides (`prefers`).
+    /// again. In texts whose products run in loops around rings they wait even then.
     pub(super) fn least_apart(&self, fates: &[Fate]) -> Option<f64> {
         if self.has_host_stacks() {
             return Some(MARGIN);
         }
         let is_in_rings = self.scans.iter().any(|scan| scan.is_in_rings);
-        let is_apart = self.chip != Some(Chip::V5p) && self.saves_any(fates);
-        (!is_in_rings).then_some(if is_apart { APART } else { MARGIN })
+        (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
     }
 
     /// The most bytes in device memory under a policy and their step, with all gradients of weights where this order has
@@ -93,9 +89,9 @@ impl Policies {
     }
 
     /// The most bytes in device memory under a policy or as it is, their step, and the most bytes as XLA's memory
-    /// scheduler counts them, of a module with scans. It counts what a list makes early (`early`). While a forward loop
-    /// runs, it counts the stacks that the loop writes twice, as state and as result: where these are large, a list,
-    /// which makes the gradients' arrays before them, needs more than the other orders.
+    /// scheduler counts them, of a module with scans. It counts what a list makes early (`early`). Where a forward loop
+    /// takes its stacks over, it counts them twice: where these are large, a list, which makes the gradients' arrays
+    /// before them, needs more than the other orders.
     pub(super) fn highest(&self, fates: Option<&[Fate]>, is_list: bool) -> (i64, usize, i64) {
         let (mut bytes, prefixes, written) = self.accounted(fates, true);
         let (most, at) = bytes.highest(&prefixes);
@@ -172,8 +168,8 @@ pub fn may_be_listed(module: &Module, scans: &[Scan]) -> bool {
     is_tpu && !has_compiler_clones(module) && (is_on_host || !is_checkpointed)
 }
 
-/// The bytes of arrays of one constant that the backward loops of a scheduled module fill, with the steps by which a
-/// list makes them earlier: from the first forward loop to where the text makes them.
+/// The bytes of arrays of one constant that a scheduled module makes between its loops, for the backward loops to fill,
+/// with the steps by which a list makes them earlier: from the first forward loop to where the text makes them.
 pub fn made_early(
     module: &Module,
     values: &[LiveValue],
@@ -183,7 +179,7 @@ pub fn made_early(
     let fore = scans.iter().map(|scan| scan.forward_end()).max().unwrap_or(0);
     let aft = scans.iter().map(|scan| *scan.back_steps.start()).max().unwrap_or(0);
     let is_filled = |own: &&LiveValue| {
-        module.opcode(own.row) == Opcode::Broadcast && own.first_step > fore && own.first_step < aft
+        is_constant(module, own.row) && own.first_step > fore && own.first_step < aft
     };
     let early = values.iter().filter(is_filled);
     early.map(|own| (start..=own.first_step - 1, own.bytes)).collect()

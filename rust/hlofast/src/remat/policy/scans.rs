@@ -75,7 +75,7 @@ pub struct Scan {
     pub late: Late,
     /// Whether products run in loops around rings.
     pub is_in_rings: bool,
-    /// The steps at which every stack counts twice, because a loop takes it over; none by most rules.
+    /// The steps at which stacks count twice, because a loop takes them over; none by most rules.
     pub handed_on: Vec<RangeInclusive<u32>>,
     /// The products that the forward body writes in a wider type.
     pub widened: Vec<Widened>,

@@ -5,8 +5,8 @@
 //! With one query head for each key head, the products that read the weights or the gradient of the scores make them
 //! in their own fusions. With several, the product has the heads of a group last, and what is written depends on the
 //! chip: libtpu 0.0.42 for v5e writes neither, for v6e the gradient of the scores, and for v5p also the weights at
-//! some sizes (`rewrites_weights`), in groups or not. The gradient is then not written over that of the weights, whose dimensions
-//! are in another order. Judged by `benches/policy_accuracy.py`.
+//! some sizes (`rewrites_weights`), in groups or not. The gradient is then not written over that of the weights, whose
+//! dimensions are in another order. Judged by `benches/policy_accuracy.py`.
 
 use super::base::Timeline;
 use super::chip::Chip;
@@ -148,7 +148,8 @@ fn scores(
 }
 
 /// Whether libtpu for v5p writes the weights of a softmax again for the two products that read them, and does not make
-/// them in both. It does where the depth of a head does not fill tiles of 128, or is 128 and so do queries and keys.
+/// them in both. It does where the depth of a head is no multiple of 128, or where it is 128 and the numbers of queries
+/// and keys, the last dimensions, are multiples of 128.
 /// Compiled with libtpu 0.0.42 for depths of 64 to 256, 512 to 1,088 queries and keys, with and without a mask.
 fn rewrites_weights(
     module: &Module,
@@ -164,9 +165,10 @@ fn rewrites_weights(
     };
     let fills = |size: u64| size.is_multiple_of(TILE);
     let are_filled = || {
-        let sizes = sizes(module, shape(exponentials)).unwrap_or_default();
         let size = |own: &Option<i64>| own.and_then(|own| u64::try_from(own).ok());
-        sizes.iter().rev().take(2).all(|own| size(own).is_some_and(fills))
+        let last =
+            |own: &[Option<i64>]| own.iter().rev().take(2).all(|own| size(own).is_some_and(fills));
+        sizes(module, shape(exponentials)).is_some_and(|own| last(&own))
     };
     depth().is_none_or(|depth| !fills(depth) || depth == TILE && are_filled())
 }

@@ -1,15 +1,13 @@
 //! In which order XLA for v5p runs a step under a policy.
 //!
-//! XLA orders a module by three schedulers and takes the order with the lowest peak by a count of its own, in which
-//! both values count where one takes over from the other in a loop's state, and arrays in host memory count too:
-//! `benches/scheduler_orders.py` simulates both on the texts that XLA schedules. So a policy that saves little runs as
-//! the list scheduler has it, whose backward bodies need the least, and one that saves much as another has it: the list
-//! makes the arrays that gradients go to before the forward loop, which counts all stacks twice as it takes them over.
+//! XLA orders a module by three schedulers and takes the order with the lowest peak by its own count
+//! (`benches/scheduler_orders.py`). This count has all stacks twice where a loop takes them over. The list scheduler makes
+//! the arrays that gradients go to before the forward loop, so it needs the most there, and the least in backward
+//! bodies: a step that saves little runs in its order, one that saves much in another.
 //!
-//! Here the orders are those of the compiled text, and the policy's account is added to each. On v5e and v6e the
-//! latency hiding scheduler moves collectives, and with them much else, after that, so there only the list's order is
-//! known, and only if it is clearly better (`orders.rs`). So it is for policies that offload: their accounts are too
-//! high in other orders.
+//! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each step
+//! of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with them, so
+//! there, and for policies that offload, the rules of `orders.rs` hold.
 
 use super::chip::Chip;
 use super::scans::Scan;
@@ -35,17 +33,18 @@ impl Simulated {
     pub fn new(
         module: &Module,
         own: &Policies,
-        rule: Rule,
+        (chip, rule): (Option<Chip>, Rule),
         listed: impl Fn((Scheduler, Rule)) -> Option<Box<Policies>>,
     ) -> Option<Self> {
         let is_plain = |scan: &Scan| !scan.recomputed.is_checkpointed && scan.group.is_none();
         let is_tpu = Backend::of_module(module) == Backend::Tpu;
-        if !(is_tpu && own.chip == Some(Chip::V5p) && own.scans.iter().all(is_plain)) {
+        let is_plain = own.scans.iter().all(is_plain) && !own.has_host_stacks();
+        if !(is_tpu && chip == Some(Chip::V5p) && is_plain) {
             return None;
         }
-        let [list, depth_first, post_order] =
-            Scheduler::ALL.map(|scheduler| listed((scheduler, Rule::Values)));
-        let orders = [list?, depth_first?, post_order?];
+        let counted = |scheduler| listed((scheduler, Rule::Values));
+        let [list, depth_first, post_order] = Scheduler::ALL;
+        let orders = [counted(list)?, counted(depth_first)?, counted(post_order)?];
         let fits = !has_compiler_clones(module);
         let post_order = fits.then(|| listed((Scheduler::PostOrder, rule))).flatten();
         Some(Self { orders, post_order })

@@ -129,7 +129,7 @@ pub fn is_unchanged(body: &Graph, node: u32) -> bool {
     next(node).is_some_and(|made| made == node || next(made) == Some(made))
 }
 
-/// The steps at which each of these stacks counts twice, because a loop takes them over.
+/// The steps at which a loop takes over its stacks: those at which all of them count twice that ever do.
 pub fn handed_on(stacks: &[Stack]) -> Vec<RangeInclusive<u32>> {
     let mut own = stacks.iter().map(|own| &own.twice).filter(|own| !own.is_empty());
     let mut common = own.next().cloned().unwrap_or_default();
