@@ -148,7 +148,7 @@ fn scores(
 }
 
 /// Whether libtpu for v5p writes the weights of a softmax again for the two products that read them, and does not make
-/// them in both. It does where the depth of a head is no multiple of 128, or where it is 128 and the numbers of queries
+/// them in both. It does where the depth of a head is not a multiple of 128, or where it is 128 and the numbers of queries
 /// and keys, the last dimensions, are multiples of 128.
 /// Compiled with libtpu 0.0.42 for depths of 64 to 256, 512 to 1,088 queries and keys, with and without a mask.
 fn rewrites_weights(
