@@ -23,8 +23,8 @@ const WAITING_APART: f64 = 1.18;
 /// How many times lower the peak must be with gradients of weights that do not wait (`late.rs`). Fitted: the gradients
 /// waited at up to 1.12 (`long_v5e_16`), and ran at once at 1.16 (`vision_v6e_8`) and 1.19 to 1.25 (`drawn112`).
 const MOVING_APART: f64 = 1.15;
-/// The tolerance with which the count of XLA's memory scheduler is modelled. Fitted on v5e and v6e; of the counts on
-/// v5p whose programs were logged, none is further off (`simulated.rs`).
+/// The tolerance with which the count of XLA's memory scheduler is modelled. Fitted on the programs of
+/// `benches/policy_accuracy.py` that have no rings.
 const COUNTED: f64 = 0.97;
 
 /// By step: the most bytes that work before it needs, and those of them that the step itself counts.

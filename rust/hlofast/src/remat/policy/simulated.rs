@@ -23,7 +23,7 @@ pub struct Simulated {
     /// By scheduler, as XLA's schedulers count.
     orders: [Box<Policies>; 3],
     /// In post-order, as XLA counts a compiled program; None if the text is of a program that did not fit. Steps that
-    /// keep everything run in the order of the depth-first scheduler, as all 36 did that were looked at.
+    /// keep everything run in the order of the depth-first scheduler, as all did that were looked at.
     pub post_order: Option<Box<Policies>>,
 }
 
