@@ -55,9 +55,8 @@ FREE = ("parameter", "constant")
 PLAIN = (*FREE, "get-tuple-element", "bitcast", "tuple")
 """What takes no time; left out when orders are compared."""
 BITS = re.compile(r"\d+")
-Tree = (
-    Any  # A number of a buffer, or a list: the tuple's own buffer, then the trees of its elements.
-)
+Tree = Any
+"""The number of a buffer, or a list: the tuple's own buffer, then the trees of its elements."""
 
 
 def leaves(tree: Tree) -> list[int]:

@@ -256,10 +256,12 @@ def test_inputs_of_layers_are_moved_to_host_memory(texts):
         assert own.peak == pytest.approx(record["hbm"], rel=0.14)
         peaks.setdefault(record["program"], []).append((own, record["hbm"]))
     assert len(peaks) == 3
-    for (kept, before), (moved, after) in peaks.values():
-        # What XLA frees; it holds up to four inputs on their way, the model two, which has another order of `moe_v5e_8`.
+    for program, ((kept, before), (moved, after)) in peaks.items():
+        # What XLA frees; it holds up to four inputs on their way, the model two. The model has `moe_v5e_8` in the list's
+        # order if values move to the host, and in that of the text if they do not.
+        error = 0.35 if program == "moe_v5e_8" else 0.27
         change = kept.peak - moved.peak
-        assert change == pytest.approx(before - after, rel=0.35)
+        assert change == pytest.approx(before - after, rel=error)
         # Nothing else is recomputed, and the input alone is in host memory.
         assert moved.recomputed_flops == kept.recomputed_flops
         kinds = moved._policies.savable.values("kind")

@@ -8,48 +8,23 @@ import sys
 import pytest
 
 import hlofast
-from conftest import CHECKOUT
+from conftest import CHECKOUT, FIXTURES
 
 sys.path.insert(0, str(CHECKOUT / "benches"))
 import scheduler_orders
 
-MEETING = """HloModule m
-
-ENTRY e {
-  p = f32[64]{0} parameter(0)
-  a = f32[4]{0} slice(p), slice={[0:4]}
-  b = f32[8]{0} slice(p), slice={[0:8]}
-  c = f32[8]{0} slice(p), slice={[8:16]}
-  d = f32[4]{0} slice(p), slice={[4:8]}
-  e1 = f32[4]{0} add(d, d)
-  e2 = f32[4]{0} multiply(d, e1)
-  ROOT r = (f32[4]{0}, f32[8]{0}, f32[8]{0}, f32[4]{0}) tuple(a, c, b, e2)
-}
-"""
-FREEING = """HloModule m
-
-ENTRY e {
-  p = f32[4096]{0} parameter(0)
-  large.1 = f32[4096]{0} negate(p)
-  large.2 = f32[4096]{0} abs(p)
-  small.1 = f32[4]{0} slice(large.1), slice={[0:4]}
-  small.2 = f32[4]{0} slice(large.2), slice={[0:4]}
-  ROOT r = f32[4]{0} add(small.1, small.2)
-}
-"""
-
 
 @pytest.mark.parametrize(
-    ("text", "scheduler", "order"),
+    ("name", "scheduler", "order"),
     [
-        (MEETING, "post", "p a c b d e1 e2 r"),
-        (MEETING, "dfs", "p d e1 e2 b c a r"),
-        (FREEING, "list", "p large.2 small.2 large.1 small.1 r"),
+        ("meeting", "post", "p a c b d e1 e2 r"),
+        ("meeting", "dfs", "p d e1 e2 b c a r"),
+        ("freeing", "list", "p large.2 small.2 large.1 small.1 r"),
     ],
 )
-def test_orders_are_those_of_the_core(text: str, scheduler: str, order: str) -> None:
-    """`rust/hlofast/tests/memory_listed.rs` has the same texts and orders."""
-    module = hlofast.loads(text)
+def test_orders_are_those_of_the_core(name: str, scheduler: str, order: str) -> None:
+    """`rust/hlofast/tests/memory_listed.rs` expects these orders of these texts too."""
+    module = hlofast.loads((FIXTURES / "orders" / f"{name}.txt").read_text())
     sizes = {own.id: scheduler_orders.padded(own) for own in module.shapes}
     rows = scheduler_orders.Rows(module.entry, sizes)
     found = scheduler_orders.SCHEDULERS[scheduler](rows)

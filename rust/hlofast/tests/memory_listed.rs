@@ -29,18 +29,7 @@ fn names<'a>(module: &'a Module, memory: &Memory) -> Vec<&'a str> {
 #[test]
 fn a_value_that_can_be_freed_does_not_wait() {
     // In the text both large values are in memory at once.
-    let text = "HloModule m, is_scheduled=true
-
-ENTRY e {
-  p = f32[4096]{0} parameter(0)
-  large.1 = f32[4096]{0} negate(p)
-  large.2 = f32[4096]{0} abs(p)
-  small.1 = f32[4]{0} slice(large.1), slice={[0:4]}
-  small.2 = f32[4]{0} slice(large.2), slice={[0:4]}
-  ROOT r = f32[4]{0} add(small.1, small.2)
-}
-";
-    let (module, memory) = listed(text);
+    let (module, memory) = listed(include_str!("../../../tests/fixtures/orders/freeing.txt"));
     let order = ["p", "large.2", "small.2", "large.1", "small.1", "r"];
     assert_eq!(names(&module, &memory), order);
     assert_eq!(memory.peak.bytes, 2 * 16384 + 2 * 16);
@@ -85,19 +74,7 @@ ENTRY e {
 }
 
 /// Four chains that meet in one result: `b` and `c` have more bytes, `d` more users below it.
-const MEETING: &str = "HloModule m, is_scheduled=true
-
-ENTRY e {
-  p = f32[64]{0} parameter(0)
-  a = f32[4]{0} slice(p), slice={[0:4]}
-  b = f32[8]{0} slice(p), slice={[0:8]}
-  c = f32[8]{0} slice(p), slice={[8:16]}
-  d = f32[4]{0} slice(p), slice={[4:8]}
-  e1 = f32[4]{0} add(d, d)
-  e2 = f32[4]{0} multiply(d, e1)
-  ROOT r = (f32[4]{0}, f32[8]{0}, f32[8]{0}, f32[4]{0}) tuple(a, c, b, e2)
-}
-";
+const MEETING: &str = include_str!("../../../tests/fixtures/orders/meeting.txt");
 
 #[test]
 fn a_post_order_walks_to_operands_in_their_order() {

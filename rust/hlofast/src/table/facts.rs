@@ -3,7 +3,7 @@
 use super::{Columns, ScopeTexts, common};
 use crate::comms::Piece;
 use crate::flow::{Attribution, Sources};
-use crate::ir::decode::{unescape, unescape_into};
+use crate::ir::decode::{unescape, unescape_or_copy};
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
 use crate::print::shape_to_text_within;
 use std::borrow::Cow;
@@ -91,11 +91,8 @@ impl<'a> Origin<'a> {
 
     /// Appends the operation name of `row`, if any.
     pub fn write_op_name(&self, row: Row, out: &mut Vec<u8>) {
-        let Some(text) = self.escaped_op_name(row) else { return };
-        let start = out.len();
-        if unescape_into(text, out).is_err() {
-            out.truncate(start);
-            out.extend_from_slice(text);
+        if let Some(text) = self.escaped_op_name(row) {
+            unescape_or_copy(text, out);
         }
     }
 

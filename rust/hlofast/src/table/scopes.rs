@@ -4,7 +4,7 @@
 
 use crate::flow::{ScopeTree, without_layer_numbers};
 use crate::ir::Module;
-use crate::ir::decode::unescape_into;
+use crate::ir::decode::unescape_or_copy;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
@@ -111,10 +111,7 @@ impl<'a> ScopeTexts<'a> {
                 out.push(b'/');
             }
             let before = out.len();
-            if unescape_into(component, out).is_err() {
-                out.truncate(before);
-                out.extend_from_slice(component);
-            }
+            unescape_or_copy(component, out);
             out.truncate((start + SCOPE_BYTES + 1).max(before));
         }
         if is_prefix || out.len() > start + SCOPE_BYTES {

@@ -42,7 +42,7 @@ pub use sharding::{
 };
 pub(crate) use sharding_read::given_reduction;
 pub(crate) use small_float::float_value;
-pub use string::{escape, escape_into, marker_sizes, quote, unescape, unescape_into};
+pub use string::{escape, escape_into, marker_sizes, quote, unescape, unescape_or_copy};
 pub use window::{
     DimensionLabel, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
 };

@@ -15,8 +15,17 @@ pub fn unescape(content: &[u8]) -> Result<Cow<'_, [u8]>> {
     Ok(Cow::Owned(result))
 }
 
+/// Appends the content of a string without its quotes: escapes replaced, or as it is written if they cannot be read.
+pub fn unescape_or_copy(content: &[u8], result: &mut Vec<u8>) {
+    let start = result.len();
+    if unescape_into(content, result).is_err() {
+        result.truncate(start);
+        result.extend_from_slice(content);
+    }
+}
+
 /// Appends the content of a string without its quotes: escapes replaced.
-pub fn unescape_into(content: &[u8], result: &mut Vec<u8>) -> Result<()> {
+fn unescape_into(content: &[u8], result: &mut Vec<u8>) -> Result<()> {
     let mut at = 0;
     while let Some(rest) = content.get(at..).filter(|rest| !rest.is_empty()) {
         let skip = memchr::memchr(b'\\', rest).unwrap_or(rest.len());

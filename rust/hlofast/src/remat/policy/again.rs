@@ -312,8 +312,7 @@ impl<'a> Again<'a> {
         }
         for stack in &scan.stacks {
             if is_light(scan, self.fixed, stack.node, &self.states) {
-                // The exponentials, or the product they are made from, are in memory in place of a copy out of the
-                // stack.
+                // The exponentials, or the product they are made from, are in memory and not a copy out of the stack.
                 let is_needed = self.states[stack.node as usize].last().is_some();
                 let made = self.fixed.softmaxes.iter().map(|own| own.exponentials);
                 let mut made = made.chain(self.fixed.scores.iter().map(|own| own.exponentials));

@@ -1,12 +1,13 @@
 //! Gradients of weights that wait until the rest of a backward body is done.
 //!
-//! For a program that does not fit, XLA looks for the schedule that takes the least memory: it
-//! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
-//! that fits, nothing in the layer waits for these gradients: they run late, and what they read stays in
-//! memory until then. So where XLA for TPUs has rematerialised by itself, the model lets them wait under every
-//! policy that keeps less than the text does, unless the peak is much lower if they run at once (`orders.rs`). Where
-//! it has not, the text's order is that of a program that fits, and the model looks at another of XLA's orders as
-//! well (`memory/listed.rs`). Judged by `benches/policy_accuracy.py`.
+//! In a program that does not fit, the latency hiding scheduler works under a limit of memory: it multiplies the
+//! gradient of a weight as soon as its operands are there, and frees them. In a program that fits, nothing in the layer
+//! waits for these gradients: unless it is in the order of the list scheduler, they run late, and what they read stays
+//! in memory until then. So where XLA for TPUs has rematerialised by itself, the model lets them wait under every policy
+//! that keeps less than the text does, unless XLA takes the list's order, which is known on v5p (`simulated.rs`), and
+//! on other chips if the peak is much lower if they run at once (`orders.rs`). Where it has not, the text's order is
+//! that of a program that fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`). Judged by
+//! `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;

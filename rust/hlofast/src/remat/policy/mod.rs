@@ -94,7 +94,7 @@ use before::{Before, LaidScans, scans_before};
 use counted::counted_once;
 use fixed::Fixed;
 use graph::MOST_ROWS;
-use orders::{made_early, may_be_listed};
+use orders::made_early;
 use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
@@ -246,8 +246,7 @@ impl Policies {
         };
         let rule = memory.options.rule;
         let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
-        let may_be_listed = may_be_listed(module, &own.scans);
-        let listed = may_be_listed.then(|| listed((Scheduler::List, rule))).flatten();
+        let listed = own.may_be_listed(module).then(|| listed((Scheduler::List, rule))).flatten();
         Ok(Self { listed, simulated, ..own })
     }
 

@@ -63,17 +63,26 @@ impl Policies {
         (!is_in_rings).then(|| if self.saves_any(fates) { APART } else { MARGIN })
     }
 
-    /// The most bytes in device memory under a policy and their step, with all gradients of weights where this order has
-    /// them.
+    /// Whether XLA may run the module in another order than that of its text. A text that XLA has rematerialised by
+    /// itself has the order of a program that does not fit (`late.rs`). Of checkpointed layers only those that use host
+    /// memory are nearer with: `benches/policy_accuracy.py`.
+    pub(super) fn may_be_listed(&self, module: &Module) -> bool {
+        let is_tpu = Backend::of_module(module) == Backend::Tpu;
+        let is_open = self.has_host_stacks() || !self.is_checkpointed();
+        is_tpu && !has_compiler_clones(module) && is_open
+    }
+
+    /// The most bytes in device memory under a policy and their step, with all gradients of weights where this order
+    /// has them.
     pub(super) fn at_peak(&self, fates: &[Fate]) -> (i64, usize) {
         let (bytes, prefixes, _) = self.accounted(Some(fates), false);
         bytes.highest(&prefixes)
     }
 
     /// Whether XLA's memory scheduler may prefer the order of a list, for which it counts `listed` bytes, to the text's
-    /// order with this peak. If it counts more than the peak for the text's order, then while a forward loop runs, and a
-    /// list needs the same there and the gradients' arrays besides. Not asked for policies that offload: XLA counts their
-    /// stacks too and takes a list in few programs, but the model counts too much in other orders then.
+    /// order with this peak. If it counts more than the peak for the text's order, then while a forward loop runs, and
+    /// a list needs the same there and the gradients' arrays besides. Not asked for policies that offload: XLA counts
+    /// their stacks too and takes a list in few programs, but the model counts too much in other orders then.
     pub(super) fn prefers(&self, listed: i64, peak: i64, fates: &[Fate]) -> bool {
         // Its order is that of a program whose stacks on the host are counted too.
         if self.has_host_stacks() {
@@ -100,12 +109,12 @@ impl Policies {
         (most, at, bytes.highest(&prefixes).0)
     }
 
-    /// The peak under a policy, and its step. A text that XLA has rematerialised has the order of a program that does not
-    /// fit. A step under a policy that fits may have another one: the gradient of the head, which waits in the text, runs
-    /// before the backward loop, and gradients of weights, which would wait (`moves`), run at once. XLA takes the order
-    /// that needs the least memory by its own count. If `scheduler` does not tell which, that is one other than the
-    /// text's only if its modelled peak is clearly lower. The list scheduler lets no gradient of weights wait, as they
-    /// free more than they make.
+    /// The peak under a policy, and its step. A text that XLA has rematerialised has the order of a program that does
+    /// not fit. A step under a policy that fits may have another one: the gradient of the head, which waits in the text,
+    /// runs before the backward loop, and gradients of weights, which would wait (`moves`), run at once. XLA takes the
+    /// order that needs the least memory by its own count. If `scheduler` does not tell which, that is one other than
+    /// the text's only if its modelled peak is clearly lower. The list scheduler lets no gradient of weights wait, as
+    /// they free more than they make.
     pub(super) fn lowest(
         &self,
         fates: &[Fate],
@@ -136,8 +145,8 @@ impl Policies {
     }
 
     /// The bytes at each step of a module with scans under a policy or as it is, with the work before its backward
-    /// bodies, and the stacks that each forward loop writes under a policy. Gradients of weights wait if they `may_move`
-    /// (`late.rs`).
+    /// bodies, and the stacks that each forward loop writes under a policy. Gradients of weights wait if they
+    /// `may_move` (`late.rs`).
     fn accounted(&self, fates: Option<&[Fate]>, may_move: bool) -> (Changes<'_>, Prefixes, Stacks) {
         let mut outcome = Outcome::default();
         let mut bytes = self.timeline.changes();
@@ -156,16 +165,6 @@ impl Policies {
         }
         (bytes, prefixes, written)
     }
-}
-
-/// Whether XLA may run a module with these scans in another order than that of its text. A text that XLA
-/// has rematerialised by itself has the order of a program that does not fit (`late.rs`). Of checkpointed layers
-/// only those that use host memory are nearer with: `benches/policy_accuracy.py`.
-pub fn may_be_listed(module: &Module, scans: &[Scan]) -> bool {
-    let is_tpu = Backend::of_module(module) == Backend::Tpu;
-    let is_checkpointed = scans.iter().any(|scan| scan.recomputed.is_checkpointed);
-    let is_on_host = scans.iter().flat_map(|scan| &scan.stacks).any(|stack| stack.is_host);
-    is_tpu && !has_compiler_clones(module) && (is_on_host || !is_checkpointed)
 }
 
 /// The bytes of arrays of one constant that a scheduled module makes between its loops, for the backward loops to fill,

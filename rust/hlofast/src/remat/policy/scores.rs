@@ -148,9 +148,9 @@ fn scores(
 }
 
 /// Whether libtpu for v5p writes the weights of a softmax again for the two products that read them, and does not make
-/// them in both. It does where the depth of a head is not a multiple of 128, or where it is 128 and the numbers of queries
-/// and keys, the last dimensions, are multiples of 128.
-/// Compiled with libtpu 0.0.42 for depths of 64 to 256, 512 to 1,088 queries and keys, with and without a mask.
+/// them in both. It does where the depth of a head is not a multiple of 128, or where it is 128 and the numbers of
+/// queries and keys, the last dimensions, are multiples of 128. With an unknown depth it counts as written. Compiled with
+/// libtpu 0.0.42 for depths of 64 to 256, 512 to 1,088 queries and keys, with and without a mask.
 fn rewrites_weights(
     module: &Module,
     body: &Graph,

@@ -1,16 +1,15 @@
 //! In which order XLA for v5p runs a step under a policy.
 //!
 //! XLA orders a module by three schedulers and takes the order with the lowest peak by its own count
-//! (`benches/scheduler_orders.py`). This count has all stacks twice where a loop takes them over. The list scheduler makes
-//! the arrays that gradients go to before the forward loop, so it needs the most there, and the least in backward
+//! (`benches/scheduler_orders.py`). This count has all stacks twice where a loop takes them over. The list scheduler
+//! makes the arrays that gradients go to before the forward loop, so it needs the most there, and the least in backward
 //! bodies: a step that saves little runs in its order, one that saves much in another.
 //!
-//! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each step
-//! of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with them, so
-//! there, and for policies that offload, the rules of `orders.rs` hold.
+//! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each
+//! step of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with
+//! them, so there, and for policies that offload, the rules of `orders.rs` hold.
 
 use super::chip::Chip;
-use super::scans::Scan;
 use super::{Fate, Policies};
 use crate::cost::Backend;
 use crate::flow::has_compiler_clones;
@@ -36,9 +35,8 @@ impl Simulated {
         (chip, rule): (Option<Chip>, Rule),
         listed: impl Fn((Scheduler, Rule)) -> Option<Box<Policies>>,
     ) -> Option<Self> {
-        let is_plain = |scan: &Scan| !scan.recomputed.is_checkpointed && scan.group.is_none();
         let is_tpu = Backend::of_module(module) == Backend::Tpu;
-        let is_plain = own.scans.iter().all(is_plain) && !own.has_host_stacks();
+        let is_plain = !own.is_checkpointed() && !own.is_grouped() && !own.has_host_stacks();
         if !(is_tpu && chip == Some(Chip::V5p) && is_plain) {
             return None;
         }
