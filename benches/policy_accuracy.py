@@ -56,6 +56,8 @@ OTHERS = ("groups", "nameless", "offloaded")
 """Kinds of programs with rows of their own."""
 MOVED = ("offload_dots", "offload_input")
 """Policies under which only the texts of `policy_offloaded` are compiled."""
+SMALL = ("roomy", "exchanged", "rings")
+"""Kinds of programs of `policy_KIND.py` in which every policy is compiled."""
 KINDS = ("refused by XLA", "fits without checkpointing", "checkpointed")
 """Kinds of programs that a policy is chosen for."""
 
@@ -99,8 +101,8 @@ def nameless() -> dict[tuple[str, str], bytes]:
 
 
 def small() -> dict[tuple[str, str], bytes]:
-    """By program and policy: texts of programs that take a small part of their chip's memory."""
-    return keyed(policy_texts.unpack("roomy") | policy_texts.unpack("exchanged"))
+    """By program and policy: texts of programs compiled for one rule, most of them small."""
+    return keyed({k: v for own in SMALL for k, v in policy_texts.unpack(own).items()})
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
@@ -154,7 +156,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
     moved = offloaded()
-    for name in ("offloaded", "roomy", "exchanged"):
+    for name in ("offloaded", *SMALL):
         for (program, policy), own in policy_texts.pairs(name).items():
             compiled.setdefault(program, {})[policy] = own["peak"]
     loops = nameless()
@@ -527,6 +529,7 @@ def main() -> None:
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
         "small programs": [row for row in after if row["kind"] == "roomy"],
         "exchanged scores": [row for row in after if row["kind"] == "exchanged"],
+        "rings": [row for row in after if row["kind"] == "rings"],
         "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
         "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],

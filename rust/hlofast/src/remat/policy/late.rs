@@ -4,10 +4,10 @@
 //! gradient of a weight as soon as its operands are there, and frees them. In a program that fits, nothing in the layer
 //! waits for these gradients: unless it is in the order of the list scheduler, they run late, and what they read stays
 //! in memory until then. So where XLA for TPUs has rematerialised by itself, the model lets them wait under every policy
-//! that keeps less than the text does, unless XLA takes the list's order, which is known on v5p (`simulated.rs`), and
-//! on other chips if the peak is much lower if they run at once (`orders.rs`). Where it has not, the text's order is
-//! that of a program that fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`). Judged by
-//! `benches/policy_accuracy.py`.
+//! that keeps less than the text does, unless XLA takes the list's order (`simulated.rs`; on v5e and v6e some wait
+//! then too, `delayed.rs`). Where the order is not known, they run at once if the peak is much lower then
+//! (`orders.rs`). Where XLA has not rematerialised, the text's order is that of a program that fits, and the model
+//! looks at another of XLA's orders as well (`memory/listed.rs`). Judged by `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;

@@ -22,6 +22,7 @@ mod before;
 mod chip;
 mod choose;
 mod counted;
+mod delayed;
 mod fixed;
 mod graph;
 mod groups;
@@ -92,6 +93,7 @@ use again::Again;
 use base::Timeline;
 use before::{Before, LaidScans, scans_before};
 use counted::counted_once;
+use delayed::Delayed;
 use fixed::Fixed;
 use graph::MOST_ROWS;
 use orders::made_early;
@@ -191,6 +193,8 @@ pub struct Policies {
     /// What changes if rows that need nothing of the backward loop run before it, in a text that XLA has
     /// rematerialised.
     waiting: Vec<(RangeInclusive<u32>, i64)>,
+    /// What waits in the order of the list scheduler on v5e and v6e.
+    delayed: Delayed,
     /// By scan.
     fixed: Vec<Fixed>,
     /// The values that a policy could save, by scan and text order.
@@ -247,7 +251,9 @@ impl Policies {
         let rule = memory.options.rule;
         let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
         let listed = own.may_be_listed(module).then(|| listed((Scheduler::List, rule))).flatten();
-        Ok(Self { listed, simulated, ..own })
+        let rings = simulated.as_deref().map(Simulated::rings);
+        let delayed = Delayed::of_text(module, (memory, &values), &own.scans, (rings, chip));
+        Ok(Self { listed, simulated, delayed, ..own })
     }
 
     /// Those of scans of a scheduled module.
@@ -290,6 +296,7 @@ impl Policies {
             before: None,
             timeline,
             waiting: Vec::new(),
+            delayed: Delayed::default(),
             fixed,
             savable,
             peak,
@@ -317,8 +324,10 @@ impl Policies {
             (Scheduler::List, true) => made_early(module, &values, &scans),
             _ => Vec::new(),
         };
+        let how = (scheduler, rule, counted.chip);
+        let delayed = Delayed::counted(module, (&other, &values), &scans, how);
         let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
-        listed.has_values_of(self).then_some(Self { early, ..listed })
+        listed.has_values_of(self).then_some(Self { early, delayed, ..listed })
     }
 
     /// The layers of a module that is not scheduled, with the bytes of `local`. All bytes are modelled. An error if

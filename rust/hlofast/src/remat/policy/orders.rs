@@ -75,8 +75,21 @@ impl Policies {
     /// The most bytes in device memory under a policy and their step, with all gradients of weights where this order
     /// has them.
     pub(super) fn at_peak(&self, fates: &[Fate]) -> (i64, usize) {
-        let (bytes, prefixes, _) = self.accounted(Some(fates), false);
+        let (mut bytes, prefixes, _) = self.accounted(Some(fates), false);
+        self.delayed.restored.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
         bytes.highest(&prefixes)
+    }
+
+    /// The same on v5e and v6e, in the order of the list scheduler after the latency hiding scheduler (`delayed.rs`).
+    fn delayed_peak(&self, fates: &[Fate]) -> (i64, usize) {
+        let changes = || self.delayed.held.iter().chain(&self.delayed.restored);
+        let [once, late] = [false, true].map(|may_move| {
+            let (mut bytes, prefixes, _) = self.accounted(Some(fates), may_move);
+            changes().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            bytes.highest(&prefixes)
+        });
+        let more = late.0.saturating_sub(once.0) as f64 * self.delayed.share;
+        (once.0.saturating_add(more as i64), if self.delayed.share < 1.0 { once.1 } else { late.1 })
     }
 
     /// Whether XLA's memory scheduler may prefer the order of a list, for which it counts `listed` bytes, to the text's
@@ -119,8 +132,14 @@ impl Policies {
         &self,
         fates: &[Fate],
         (mut bytes, prefixes): (Changes<'_>, &Prefixes),
-        (moves, scheduler): (bool, Option<Scheduler>),
+        (moves, mut scheduler): (bool, Option<Scheduler>),
     ) -> (i64, usize) {
+        if self.delayed.share > 0.0 {
+            if scheduler == Some(Scheduler::List) {
+                return self.delayed_peak(fates);
+            }
+            scheduler = None;
+        }
         let mut lowest = bytes.highest(prefixes);
         let mut is_ahead = false;
         if !self.waiting.is_empty() && self.keeps_less(fates) {

@@ -1,4 +1,4 @@
-//! In which order XLA for v5p runs a step under a policy.
+//! In which order XLA for TPUs runs a step under a policy.
 //!
 //! XLA orders a module by three schedulers and takes the order with the lowest peak by its own count
 //! (`benches/scheduler_orders.py`). This count has all stacks twice where a loop takes them over. The list scheduler
@@ -7,14 +7,17 @@
 //!
 //! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each
 //! step of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with
-//! them, so there, and for policies that offload, the rules of `orders.rs` hold.
+//! them. What it makes of the list's order is known where products run in loops around rings and XLA has rematerialised
+//! the text (`delayed.rs`). Elsewhere, and for policies that offload, the rules of `orders.rs` hold.
 
 use super::chip::Chip;
 use super::{Fate, Policies};
 use crate::cost::Backend;
 use crate::flow::has_compiler_clones;
-use crate::ir::Module;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
 use crate::memory::{Rule, Scheduler};
+use hashbrown::HashSet;
 
 /// The scans of a module in the orders of XLA's schedulers.
 #[derive(Debug)]
@@ -37,13 +40,18 @@ impl Simulated {
     ) -> Option<Self> {
         let is_tpu = Backend::of_module(module) == Backend::Tpu;
         let is_plain = !own.is_checkpointed() && !own.is_grouped() && !own.has_host_stacks();
-        if !(is_tpu && chip == Some(Chip::V5p) && is_plain) {
+        let fits = !has_compiler_clones(module);
+        let is_known = match chip {
+            Some(Chip::V5p) => true,
+            Some(Chip::V5e | Chip::V6e) => !fits && own.scans.iter().all(|scan| scan.is_in_rings),
+            _ => false,
+        };
+        if !(is_tpu && is_plain && is_known) {
             return None;
         }
         let counted = |scheduler| listed((scheduler, Rule::Values));
         let [list, depth_first, post_order] = Scheduler::ALL;
         let orders = [counted(list)?, counted(depth_first)?, counted(post_order)?];
-        let fits = !has_compiler_clones(module);
         let post_order = fits.then(|| listed((Scheduler::PostOrder, rule))).flatten();
         Some(Self { orders, post_order })
     }
@@ -53,5 +61,11 @@ impl Simulated {
         let peaks = self.orders.iter().map(|own| own.at_peak(fates).0);
         let lowest = peaks.zip(Scheduler::ALL).min_by_key(|(peak, _)| *peak);
         lowest.map_or(Scheduler::DepthFirst, |(_, scheduler)| scheduler)
+    }
+
+    /// The rows of rings that the list scheduler ends after the backward loop.
+    pub fn rings(&self) -> &HashSet<Row, BuildMix> {
+        let [list, ..] = &self.orders;
+        &list.delayed.rings
     }
 }

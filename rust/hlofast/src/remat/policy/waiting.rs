@@ -87,7 +87,7 @@ pub fn waiting(
 }
 
 /// The rows that read a value, each once; None if it leaves the computation or is on its way while others run.
-fn readers(module: &Module, value: &LiveValue) -> Option<Vec<Row>> {
+pub fn readers(module: &Module, value: &LiveValue) -> Option<Vec<Row>> {
     let users = |row: Row| module.users().get(row.0).iter().map(|own| Row(*own));
     let mut found = Vec::new();
     let mut known: HashSet<Row, BuildMix> = HashSet::default();

@@ -1,0 +1,236 @@
+//! What waits until after the backward loop on v5e and v6e, in the order of the list scheduler.
+//!
+//! Where weights are gathered in rings, the gradient of the head is made in a ring too. The permute that ends the ring
+//! frees nothing, so the list scheduler runs it after the backward loop. To hide the permute, the latency hiding
+//! scheduler runs the whole ring right before it: the gradient of the logits and the head's input are in memory while
+//! the layers run backward. It delays rings in the backward body in the same way (`share`), and on v5e it fills the
+//! wait with a gather that only the loss reads, so that the float32 logits wait as well. In the text of a program that
+//! does not fit, XLA has rematerialised these logits after the backward loop (`restored`). Found in dumps of libtpu's
+//! passes of the programs in `tests/fixtures/policy_rings.py`.
+
+use super::chip::Chip;
+use super::scans::Scan;
+use super::waiting::readers;
+use crate::flow::without_clone_number;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use crate::memory::{LiveValue, Memory, Rule, Scheduler};
+use hashbrown::HashSet;
+use std::ops::RangeInclusive;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1 << 20;
+/// Limit on the rows that are opened for one value.
+const MOST_OPENED: usize = 256;
+
+type Change = (RangeInclusive<u32>, i64);
+type Rows = HashSet<Row, BuildMix>;
+
+/// What waits if the module is in the order of the list scheduler.
+#[derive(Debug, Default)]
+pub struct Delayed {
+    /// The rows of rings that end after the backward loop.
+    pub rings: Rows,
+    /// The changes of bytes if these rows run after the backward loop.
+    pub held: Vec<Change>,
+    /// The changes of bytes if XLA had not rematerialised what is read after the backward loop.
+    pub restored: Vec<Change>,
+    /// The share of the gradients of an MLP that waits for the gradient of the scores; 0 if not known.
+    pub share: f64,
+}
+
+/// The share of the gradients of an MLP's weights that waits for the gradient of the scores, by chip. All three rings
+/// of `dense_v5e_16`, `long_v5e_16` and `rings_long_v5e_16` do; one of three of `dense_v6e_8`, `long_v6e_8` and
+/// `rings_long_v6e_16`, where permutes take less time.
+fn share(chip: Option<Chip>) -> f64 {
+    match chip {
+        Some(Chip::V5e) => 1.0,
+        Some(Chip::V6e) => 1.0 / 3.0,
+        _ => 0.0,
+    }
+}
+
+impl Delayed {
+    /// What tells the peak that XLA counts for the order of a scheduler; of the list, also the rings.
+    pub fn counted(
+        module: &Module,
+        (memory, values): (&Memory, &[LiveValue]),
+        scans: &[Scan],
+        (scheduler, rule, chip): (Scheduler, Rule, Option<Chip>),
+    ) -> Self {
+        let is_asked = rule == Rule::Values && share(chip) > 0.0;
+        let place = Place::new(module, memory, scans).filter(|_| is_asked);
+        let Some(place) = place else { return Self::default() };
+        let is_list = scheduler == Scheduler::List;
+        let rings = if is_list { place.rings(scans) } else { Rows::default() };
+        Delayed { rings, restored: place.restored(values, is_list), ..Self::default() }
+    }
+
+    /// What changes in the text's order if the `rings` of the list's order wait.
+    pub fn of_text(
+        module: &Module,
+        (memory, values): (&Memory, &[LiveValue]),
+        scans: &[Scan],
+        (rings, chip): (Option<&Rows>, Option<Chip>),
+    ) -> Self {
+        let place = Place::new(module, memory, scans).filter(|_| share(chip) > 0.0);
+        let Some((place, rings)) = place.zip(rings) else { return Self::default() };
+        let restored = match chip {
+            Some(Chip::V5e) => place.restored(values, false),
+            _ => Vec::new(),
+        };
+        let held = place.held(values, rings);
+        Delayed { held, restored, share: share(chip), ..Self::default() }
+    }
+}
+
+/// The rows around the backward loops, in one order.
+struct Place<'a> {
+    module: &'a Module,
+    memory: &'a Memory,
+    rows: std::ops::Range<u32>,
+    /// The last step of the forward loops, the first and the last of the backward loops.
+    fore: u32,
+    start: u32,
+    end: u32,
+}
+
+impl<'a> Place<'a> {
+    fn new(module: &'a Module, memory: &'a Memory, scans: &[Scan]) -> Option<Self> {
+        let last = scans.iter().max_by_key(|scan| *scan.back_steps.end())?;
+        let rows = module.computation(module.computation_of(last.backward)).rows();
+        let is_grouped = scans.iter().any(|scan| scan.group.is_some());
+        (!is_grouped).then_some(Self {
+            module,
+            memory,
+            rows,
+            fore: scans.iter().map(Scan::forward_end).max()?,
+            start: scans.iter().map(|scan| *scan.back_steps.start()).min()?,
+            end: *last.back_steps.end(),
+        })
+    }
+
+    fn is_before(&self, row: Row) -> bool {
+        self.memory.step_of(row).is_some_and(|step| step < self.start)
+    }
+
+    fn is_after(&self, row: Row) -> bool {
+        self.memory.step_of(row).is_some_and(|step| step > self.end)
+    }
+
+    /// Values of some size that rows of this place make.
+    fn made<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
+        values.iter().filter(|own| {
+            own.bytes >= LEAST
+                && self.rows.contains(&own.row.0)
+                && self.module.opcode(own.row) != Opcode::Parameter
+        })
+    }
+
+    /// The rows of rings that read nothing of a backward loop and whose last permute is after it.
+    fn rings(&self, scans: &[Scan]) -> Rows {
+        let module = self.module;
+        let loops: Rows = scans.iter().map(|scan| scan.backward).collect();
+        let is_loop = |row: u32| loops.contains(&Row(row));
+        let mut depends = Rows::default();
+        for row in self.rows.clone() {
+            let mut operands = module.operands(Row(row)).iter();
+            if is_loop(row) || operands.any(|own| depends.contains(&Row(*own))) {
+                depends.insert(Row(row));
+            }
+        }
+        // Rows that nothing needs before the end of the loop, and rows that such permutes need.
+        let (mut free, mut needed, mut found) = (Rows::default(), Rows::default(), Rows::default());
+        for row in self.rows.clone().rev().map(Row) {
+            let is_late = self.memory.step_of(row).is_some_and(|step| step > self.fore);
+            if !is_late || module.opcode(row) == Opcode::Parameter || is_loop(row.0) {
+                continue;
+            }
+            let is_after = self.is_after(row);
+            if is_after || module.users().get(row.0).iter().all(|own| free.contains(&Row(*own))) {
+                free.insert(row);
+            }
+            let is_end = module.opcode(row) == Opcode::CollectivePermuteStart && is_after;
+            if is_end && !depends.contains(&row) || needed.contains(&row) && free.contains(&row) {
+                found.insert(row);
+                needed.extend(module.operands(row).iter().map(|own| Row(*own)));
+            }
+        }
+        found
+    }
+
+    /// What `rings` read stays until they run, and what they make is not there before.
+    fn held(&self, values: &[LiveValue], rings: &Rows) -> Vec<Change> {
+        let early = self.made(values).filter(|own| own.first_step < self.end);
+        let changes = early.filter_map(|own| {
+            if rings.contains(&own.row) {
+                return Some((own.first_step..=own.last_step.min(self.end), -own.bytes));
+            }
+            let is_longer = own.last_step < self.end && self.is_read(own, rings);
+            is_longer.then(|| (own.last_step + 1..=self.end, own.bytes))
+        });
+        changes.collect()
+    }
+
+    /// Whether one of `rings` reads a value.
+    fn is_read(&self, value: &LiveValue, rings: &Rows) -> bool {
+        let module = self.module;
+        let users = |row: Row| module.users().get(row.0).iter().map(|own| Row(*own));
+        let is_part = |row: &Row| {
+            let index = module.tuple_index(*row);
+            value.path.first().is_none_or(|own| index.is_none_or(|index| index == *own as usize))
+        };
+        let mut open: Vec<Row> = users(value.row).filter(is_part).collect();
+        let mut known = Rows::default();
+        for _ in 0..MOST_OPENED {
+            let Some(row) = open.pop() else { return false };
+            if !known.insert(row) {
+                continue;
+            }
+            match module.opcode(row) {
+                Opcode::Bitcast | Opcode::GetTupleElement | Opcode::Tuple => {
+                    open.extend(users(row))
+                }
+                _ if rings.contains(&row) => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Where XLA has rematerialised a value for a row after the backward loop, the value itself is in memory in a
+    /// program that fits, and not what it is recomputed from. The list scheduler runs that row before the loop, as it
+    /// frees the value.
+    fn restored(&self, values: &[LiveValue], is_list: bool) -> Vec<Change> {
+        let name = |row: Row| self.module.instruction_name(row);
+        let rows = || self.rows.clone().map(Row);
+        let early = rows().filter(|row| self.is_before(*row));
+        let originals: HashSet<&[u8], BuildMix> =
+            early.map(|row| without_clone_number(name(row))).collect();
+        let is_again = |row: &Row| {
+            let original = without_clone_number(name(*row));
+            self.is_after(*row) && original != name(*row) && originals.contains(original)
+        };
+        let again: Rows = rows().filter(is_again).collect();
+        let is_again = |row: &Row| again.contains(row);
+        let mut more = 0i64;
+        for own in self.made(values).filter(|_| !again.is_empty()) {
+            let is_over = own.first_step < self.start && own.last_step > self.end;
+            if !is_over && !is_again(&own.row) {
+                continue;
+            }
+            let Some(mut readers) = readers(self.module, own) else { continue };
+            readers.retain(|row| self.is_after(*row));
+            match is_again(&own.row) {
+                true if !is_list && !readers.iter().all(is_again) => {
+                    more = more.saturating_add(own.bytes);
+                }
+                false if !readers.is_empty() && readers.iter().all(is_again) => {
+                    more = more.saturating_sub(own.bytes);
+                }
+                _ => {}
+            }
+        }
+        if is_list || more > 0 { vec![(self.start..=self.end, more)] } else { Vec::new() }
+    }
+}
