@@ -7,7 +7,7 @@ use super::LEAST;
 use super::chip::Chip;
 use crate::ir::Row;
 use crate::ir::intern::BuildMix;
-use crate::memory::{LiveValue, Memory};
+use crate::memory::{LiveValue, Memory, Scheduler};
 use hashbrown::HashMap;
 
 /// What is known of a scheduled module besides its live values.
@@ -23,6 +23,20 @@ pub struct Counted<'a> {
     pub is_apart: bool,
     /// The chip, if it is known and matters.
     pub chip: Option<Chip>,
+    /// In which order the rows run.
+    pub order: Order,
+}
+
+/// In which order an account has the rows of a module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// That of the text.
+    #[default]
+    Text,
+    /// That of a scheduler, as the compiled program has it.
+    Compiled(Scheduler),
+    /// That of a scheduler, as XLA counts it to choose one, before later passes.
+    Scheduled(Scheduler),
 }
 
 impl Counted<'_> {

@@ -8,16 +8,21 @@
 //! does not fit, XLA has rematerialised these logits after the backward loop (`restored`). Found in dumps of libtpu's
 //! passes of the programs in `tests/fixtures/policy_rings.py`.
 
+use super::base::Changes;
 use super::chip::Chip;
+use super::counted::{Counted, Order};
 use super::scans::Scan;
 use super::waiting::readers;
 use crate::flow::without_clone_number;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
-use crate::memory::{LiveValue, Memory, Rule, Scheduler};
+use crate::memory::Scheduler::List;
+use crate::memory::{LiveValue, Memory};
 use hashbrown::HashSet;
 use std::ops::RangeInclusive;
 
+/// The memory space of vector memory on TPUs.
+const FAST: i64 = 1;
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
 /// Limit on the rows that are opened for one value.
@@ -51,19 +56,30 @@ fn share(chip: Option<Chip>) -> f64 {
 }
 
 impl Delayed {
-    /// What tells the peak that XLA counts for the order of a scheduler; of the list, also the rings.
-    pub fn counted(
+    /// What changes in the order of a scheduler: as XLA's memory scheduler counts it, what is recomputed after the
+    /// loop, and as the list's program is compiled, the rings.
+    pub fn of_order(
         module: &Module,
         (memory, values): (&Memory, &[LiveValue]),
         scans: &[Scan],
-        (scheduler, rule, chip): (Scheduler, Rule, Option<Chip>),
+        (sizes, Counted { chip, order, .. }): (&[i64], Counted<'_>),
     ) -> Self {
-        let is_asked = rule == Rule::Values && share(chip) > 0.0;
-        let place = Place::new(module, memory, scans).filter(|_| is_asked);
+        let place = Place::new(module, memory, scans).filter(|_| share(chip) > 0.0);
         let Some(place) = place else { return Self::default() };
-        let is_list = scheduler == Scheduler::List;
+        let is_list = matches!(order, Order::Scheduled(List) | Order::Compiled(List));
         let rings = if is_list { place.rings(scans) } else { Rows::default() };
-        Delayed { rings, restored: place.restored(values, is_list), ..Self::default() }
+        match order {
+            Order::Scheduled(_) => {
+                Delayed { rings, restored: place.restored(values, is_list), ..Self::default() }
+            }
+            _ => Delayed { held: place.held(values, &rings, sizes), ..Self::default() },
+        }
+    }
+
+    /// Adds the changes that do not depend on the policy.
+    pub fn add_to(&self, bytes: &mut Changes<'_>) {
+        let every = self.held.iter().chain(&self.restored);
+        every.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
     }
 
     /// What changes in the text's order if the `rings` of the list's order wait.
@@ -79,7 +95,7 @@ impl Delayed {
             Some(Chip::V5e) => place.restored(values, false),
             _ => Vec::new(),
         };
-        let held = place.held(values, rings);
+        let held = place.held(values, rings, &[]);
         Delayed { held, restored, share: share(chip), ..Self::default() }
     }
 }
@@ -120,10 +136,13 @@ impl<'a> Place<'a> {
 
     /// Values of some size that rows of this place make.
     fn made<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
+        self.rows_of(values).filter(|own| own.bytes >= LEAST)
+    }
+
+    /// Values that rows of this place make.
+    fn rows_of<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
         values.iter().filter(|own| {
-            own.bytes >= LEAST
-                && self.rows.contains(&own.row.0)
-                && self.module.opcode(own.row) != Opcode::Parameter
+            self.rows.contains(&own.row.0) && self.module.opcode(own.row) != Opcode::Parameter
         })
     }
 
@@ -159,15 +178,20 @@ impl<'a> Place<'a> {
         found
     }
 
-    /// What `rings` read stays until they run, and what they make is not there before.
-    fn held(&self, values: &[LiveValue], rings: &Rows) -> Vec<Change> {
-        let early = self.made(values).filter(|own| own.first_step < self.end);
-        let changes = early.filter_map(|own| {
+    /// What `rings` read stays until they run, and what they make is not there before. What the text has in fast
+    /// memory is in device memory while it waits, if `sizes` tells its bytes.
+    fn held(&self, values: &[LiveValue], rings: &Rows, sizes: &[i64]) -> Vec<Change> {
+        let bytes_of = |own: &LiveValue| match sizes.get(own.shape.0 as usize) {
+            Some(size) if own.memory_space == FAST => *size,
+            _ => own.bytes,
+        };
+        let early = self.rows_of(values).filter(|own| own.first_step < self.end);
+        let changes = early.filter(|own| bytes_of(own) >= LEAST).filter_map(|own| {
             if rings.contains(&own.row) {
                 return Some((own.first_step..=own.last_step.min(self.end), -own.bytes));
             }
             let is_longer = own.last_step < self.end && self.is_read(own, rings);
-            is_longer.then(|| (own.last_step + 1..=self.end, own.bytes))
+            is_longer.then(|| (own.last_step + 1..=self.end, bytes_of(own)))
         });
         changes.collect()
     }

@@ -76,7 +76,7 @@ mod widened;
 pub use before::How;
 pub use chip::Chip;
 pub use choose::{choose, frontier};
-pub use counted::Counted;
+pub use counted::{Counted, Order};
 pub use iterations::Iteration;
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
@@ -250,8 +250,10 @@ impl Policies {
         };
         let rule = memory.options.rule;
         let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
-        let listed = own.may_be_listed(module).then(|| listed((Scheduler::List, rule))).flatten();
-        let rings = simulated.as_deref().map(Simulated::rings);
+        let may_be_listed = own.may_be_listed(module, chip);
+        let listed = may_be_listed.then(|| listed((Scheduler::List, rule))).flatten();
+        let is_exchanged = own.exchanges_scores_on(chip);
+        let rings = simulated.as_deref().filter(|_| !is_exchanged).map(Simulated::rings);
         let delayed = Delayed::of_text(module, (memory, &values), &own.scans, (rings, chip));
         Ok(Self { listed, simulated, delayed, ..own })
     }
@@ -264,13 +266,13 @@ impl Policies {
         sizes: &[i64],
         counted: Counted<'_>,
     ) -> Result<Self, NoPolicies> {
-        let Counted { peak, chip, .. } = counted;
+        let Counted { peak, chip, order, .. } = counted;
         let twice = counted.twice(memory, values);
         let timeline = Timeline::new(module, memory, values, &scans, (peak, &twice));
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, sizes);
         let fixed = Fixed::of_scans(module, &scans, &savable, sizes);
-        let fixed = with_scores(fixed, module, &scans, &timeline, None, chip);
+        let fixed = with_scores(fixed, module, &scans, &timeline, None, (chip, order));
         let waiting = match has_compiler_clones(module) && chip != Some(Chip::V5p) {
             true => waiting(module, memory, values, &scans),
             false => Vec::new(),
@@ -319,13 +321,16 @@ impl Policies {
         let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
         let bytes = counted_once(&other, &counted.twice(&other, &values));
         let peak = bytes.into_iter().max()?.checked_add(self.timeline.beyond)?;
-        let counted = Counted { peak, ..counted };
+        let order = match rule {
+            Rule::Values => Order::Scheduled(scheduler),
+            _ => Order::Compiled(scheduler),
+        };
+        let counted = Counted { peak, order, ..counted };
         let early = match (scheduler, are_deferred) {
             (Scheduler::List, true) => made_early(module, &values, &scans),
             _ => Vec::new(),
         };
-        let how = (scheduler, rule, counted.chip);
-        let delayed = Delayed::counted(module, (&other, &values), &scans, how);
+        let delayed = Delayed::of_order(module, (&other, &values), &scans, (sizes, counted));
         let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
         listed.has_values_of(self).then_some(Self { early, delayed, ..listed })
     }
@@ -370,7 +375,7 @@ impl Policies {
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
-        let fixed = with_scores(fixed, module, &scans, &timeline, Some(local), chip);
+        let fixed = with_scores(fixed, module, &scans, &timeline, Some(local), (chip, Order::Text));
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
     }
 

@@ -2,6 +2,7 @@
 
 use super::again::Again;
 use super::base::Changes;
+use super::chip::Chip;
 use super::scans::Scan;
 use super::{Fate, Outcome, Policies, SavableKind};
 use crate::cost::Backend;
@@ -64,28 +65,28 @@ impl Policies {
     }
 
     /// Whether XLA may run the module in another order than that of its text. A text that XLA has rematerialised by
-    /// itself has the order of a program that does not fit (`late.rs`). Of checkpointed layers only those that use host
-    /// memory are nearer with: `benches/policy_accuracy.py`.
-    pub(super) fn may_be_listed(&self, module: &Module) -> bool {
+    /// itself has the order of a program that does not fit (`late.rs`), which is near enough unless devices exchange
+    /// scores. Of checkpointed layers only those that use host memory are nearer with: `benches/policy_accuracy.py`.
+    pub(super) fn may_be_listed(&self, module: &Module, chip: Option<Chip>) -> bool {
         let is_tpu = Backend::of_module(module) == Backend::Tpu;
         let is_open = self.has_host_stacks() || !self.is_checkpointed();
-        is_tpu && !has_compiler_clones(module) && is_open
+        let follows_text = has_compiler_clones(module) && !self.exchanges_scores_on(chip);
+        is_tpu && is_open && !follows_text
     }
 
     /// The most bytes in device memory under a policy and their step, with all gradients of weights where this order
     /// has them.
     pub(super) fn at_peak(&self, fates: &[Fate]) -> (i64, usize) {
         let (mut bytes, prefixes, _) = self.accounted(Some(fates), false);
-        self.delayed.restored.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+        self.delayed.add_to(&mut bytes);
         bytes.highest(&prefixes)
     }
 
     /// The same on v5e and v6e, in the order of the list scheduler after the latency hiding scheduler (`delayed.rs`).
     fn delayed_peak(&self, fates: &[Fate]) -> (i64, usize) {
-        let changes = || self.delayed.held.iter().chain(&self.delayed.restored);
         let [once, late] = [false, true].map(|may_move| {
             let (mut bytes, prefixes, _) = self.accounted(Some(fates), may_move);
-            changes().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            self.delayed.add_to(&mut bytes);
             bytes.highest(&prefixes)
         });
         let more = late.0.saturating_sub(once.0) as f64 * self.delayed.share;
@@ -103,6 +104,12 @@ impl Policies {
         }
         let counted = self.highest(Some(fates), false).2;
         counted <= peak && listed as f64 * COUNTED < peak as f64
+    }
+
+    /// Whether devices exchange attention scores, on a chip whose latency hiding scheduler moves much.
+    pub(super) fn exchanges_scores_on(&self, chip: Option<Chip>) -> bool {
+        let is_moved = matches!(chip, Some(Chip::V5e | Chip::V6e));
+        is_moved && self.fixed.iter().any(|own| !own.resharded.is_empty())
     }
 
     /// Whether the text moves stacks to the host.

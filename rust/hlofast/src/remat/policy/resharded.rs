@@ -15,12 +15,14 @@
 
 use super::base::Timeline;
 use super::chip::Chip;
+use super::counted::Order;
 use super::graph::{Graph, Node};
 use super::scans::Scan;
 use super::scores::sizes;
 use super::softmax::{Softmax, between, mixed_by};
 use super::stacks::Stack;
 use crate::ir::{Module, Opcode, ShapeId};
+use crate::memory::Scheduler;
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
@@ -49,6 +51,7 @@ pub struct Resharded {
     narrow: i64,
     form: Form,
     chip: Option<Chip>,
+    order: Order,
 }
 
 /// What is exchanged besides the exponentials.
@@ -68,15 +71,28 @@ impl Resharded {
     ///
     /// On v5e the gradient of the values, which reads the product, waits for that of the scores. Elsewhere it runs
     /// first, but then the gradient of the weights is in memory before the sums are exchanged, unless exponentials
-    /// are written in place of the product. Of two orders, XLA frees one before it makes the other. Where nothing is
-    /// exchanged besides exponentials, the product is still there for the product by the weights if that runs again too.
-    /// An unknown chip counts as v5e, which needs the most.
+    /// are written in place of the product; on v6e then too in the order of the list scheduler. Of two orders of
+    /// dimensions, XLA frees one before it makes the other. Where nothing is exchanged besides exponentials, the product
+    /// is still there for the product by the weights if that runs again too. An unknown chip counts as v5e, which
+    /// needs the most.
+    ///
+    /// As XLA's memory scheduler has it, a list exchanges one array after the other, and the other orders have the
+    /// gradient of the weights beside them.
     pub fn beyond(&self, size: i64, is_kept: impl Fn(u32) -> bool) -> i64 {
         let kept = if is_kept(self.product) { size } else { 0 };
+        let all = self.bytes.saturating_add(size);
+        let is_listed = self.order == Order::Compiled(Scheduler::List);
         let more = match (self.form, self.chip) {
             (Form::Alone, _) if self.mixed.is_some_and(&is_kept) => kept,
             (Form::Alone, _) => size,
-            (_, Some(Chip::V5e)) | (Form::WithSums, None) => self.bytes.saturating_add(size),
+            _ if self.order == Order::Scheduled(Scheduler::List) => self.bytes,
+            (Form::WithSums, _) if matches!(self.order, Order::Scheduled(_)) => {
+                all.saturating_add(self.narrow)
+            }
+            (_, Some(Chip::V5e)) | (Form::WithSums, None) => all,
+            (Form::WithSums, Some(Chip::V6e)) if self.is_written && is_listed => {
+                self.bytes.saturating_add(self.narrow)
+            }
             (Form::WithSums, _) if self.is_written => self.bytes,
             (Form::WithSums, _) => self.bytes.saturating_add(self.narrow).saturating_add(kept),
             (Form::Twice, _) => self.bytes,
@@ -96,7 +112,7 @@ pub fn resharded(
     scan: &Scan,
     softmaxes: &[Softmax],
     timeline: &Timeline,
-    chip: Option<Chip>,
+    (chip, order): (Option<Chip>, Order),
 ) -> Vec<Resharded> {
     let body = &scan.body;
     let of_stack = |stack: &Stack| {
@@ -134,6 +150,7 @@ pub fn resharded(
             less,
             form,
             chip,
+            order,
         })
     };
     let mut found: Vec<Resharded> = Vec::new();

@@ -10,6 +10,7 @@
 
 use super::base::Timeline;
 use super::chip::Chip;
+use super::counted::Order;
 use super::fixed::Fixed;
 use super::graph::Graph;
 use super::resharded::resharded;
@@ -73,7 +74,7 @@ pub fn with_scores(
     scans: &[Scan],
     timeline: &Timeline,
     local: Option<&Local>,
-    chip: Option<Chip>,
+    (chip, order): (Option<Chip>, Order),
 ) -> Vec<Fixed> {
     let is_scheduled = module.is_scheduled();
     if chip == Some(Chip::Gpu) || is_scheduled && Backend::of_module(module) != Backend::Tpu {
@@ -85,7 +86,7 @@ pub fn with_scores(
         own.softmaxes
             .iter_mut()
             .for_each(|own| own.writes_gradient = !(is_v5e && own.is_in_kernel));
-        own.resharded = resharded(module, scan, &own.softmaxes, timeline, chip);
+        own.resharded = resharded(module, scan, &own.softmaxes, timeline, (chip, order));
         let mut scores = scores(module, scan, own, timeline, local, chip);
         scores.retain(|scores| !own.is_resharded(scores.exponentials));
         own.scores = scores;

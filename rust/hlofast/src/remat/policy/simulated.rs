@@ -8,7 +8,8 @@
 //! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each
 //! step of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with
 //! them. What it makes of the list's order is known where products run in loops around rings and XLA has rematerialised
-//! the text (`delayed.rs`). Elsewhere, and for policies that offload, the rules of `orders.rs` hold.
+//! the text, and where devices exchange attention scores (`delayed.rs`). Elsewhere, and for policies that offload, the
+//! rules of `orders.rs` hold.
 
 use super::chip::Chip;
 use super::{Fate, Policies};
@@ -24,8 +25,8 @@ use hashbrown::HashSet;
 pub struct Simulated {
     /// By scheduler, as XLA's schedulers count.
     orders: [Box<Policies>; 3],
-    /// In post-order, as XLA counts a compiled program; None if the text is of a program that did not fit. Steps that
-    /// keep everything run in the order of the depth-first scheduler, as all did that were looked at.
+    /// In post-order, as XLA counts a compiled program for v5p; None if the text is of a program that did not fit. Steps
+    /// that keep everything run in the order of the depth-first scheduler, as all did that were looked at.
     pub post_order: Option<Box<Policies>>,
 }
 
@@ -43,7 +44,10 @@ impl Simulated {
         let fits = !has_compiler_clones(module);
         let is_known = match chip {
             Some(Chip::V5p) => true,
-            Some(Chip::V5e | Chip::V6e) => !fits && own.scans.iter().all(|scan| scan.is_in_rings),
+            Some(Chip::V5e | Chip::V6e) => {
+                let is_in_rings = own.scans.iter().all(|scan| scan.is_in_rings);
+                !fits && is_in_rings || own.exchanges_scores_on(chip)
+            }
             _ => false,
         };
         if !(is_tpu && is_plain && is_known) {
@@ -52,7 +56,8 @@ impl Simulated {
         let counted = |scheduler| listed((scheduler, Rule::Values));
         let [list, depth_first, post_order] = Scheduler::ALL;
         let orders = [counted(list)?, counted(depth_first)?, counted(post_order)?];
-        let post_order = fits.then(|| listed((Scheduler::PostOrder, rule))).flatten();
+        let has_post_order = fits && chip == Some(Chip::V5p);
+        let post_order = has_post_order.then(|| listed((Scheduler::PostOrder, rule))).flatten();
         Some(Self { orders, post_order })
     }
 
