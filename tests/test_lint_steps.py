@@ -1,7 +1,8 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
 `fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py`, `planted_others.py`,
-`planted_later.py`, `planted_final.py`, `planted_fresh.py`, `planted_next.py` and `planted_eighth.py` for TPUs.
+`planted_later.py`, `planted_final.py`, `planted_fresh.py`, `planted_next.py`, `planted_eighth.py` and
+`planted_ninth.py` for TPUs.
 `benches/advice_accuracy.py` compares each promise with what the twin measures, whose source follows the remedy.
 """
 
@@ -29,6 +30,7 @@ SOURCES = [
         "planted_fresh",
         "planted_next",
         "planted_eighth",
+        "planted_ninth",
     )
 ]
 LOOSE = {
@@ -126,6 +128,13 @@ CLEAN = {
     # Three heads on each device.
     "delta.none": {"padding-waste"},
     "delta.summed_once": {"padding-waste"},
+    # The loop over microbatches gathers the head.
+    "banded.none": {"loop-invariant-collective"},
+    "conformer.none": set(),
+    # Data parallelism, as the program says.
+    "mixer.none": {"replicated-parameter"},
+    # What pairs are computed with is small.
+    "folding.none": {"replicated-parameter"},
 }
 """Twins, and the rules that find something there besides the planted faults."""
 
@@ -194,13 +203,13 @@ HARMLESS = {
     ("delta.wide_shift", "allocated"),
 }
 """Faults whose twins allocate more."""
-SENT = {
+UNPROMISED = {
+    # Nothing is kept in f32: what the layers hand on and its gradient take memory.
     ("masked.wide_places", "allocated"),
-    ("masked.wide_product", "allocated"),
-    ("video.wide_modulation", "allocated"),
-    ("mixture.wide_shared", "allocated"),
+    # Nothing is kept: gates are recomputed in f32.
+    ("folding.wide_product", "allocated"),
 }
-"""Faults that collectives show (`float32-activations`), whose finding promises no memory."""
+"""Faults whose findings promise no memory, or that no finding names."""
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,8 @@ SENT = {
     + advice_accuracy.NEXT
     + advice_accuracy.NEXT_TWIN
     + advice_accuracy.EIGHTH
-    + advice_accuracy.EIGHTH_SENT,
+    + advice_accuracy.EIGHTH_SENT
+    + advice_accuracy.NINTH,
 )
 def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
@@ -220,11 +230,12 @@ def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -
         assert own["promised"] == own["measured"] == 0
     elif (name, kind) in HARMLESS:
         assert own["promised"] == 0 > own["measured"]
-    elif (name, kind) in SENT:
+    elif (name, kind) in UNPROMISED:
         assert own["promised"] == 0 < own["measured"]
     else:
         known = LATER_LOW.get((name, kind))
-        most = 0.06 if codes[0] in ("recomputed-collectives", "float32-activations") else 0.1
+        is_exact = codes[0] in ("recomputed-collectives", "float32-activations")
+        most = 0.06 if is_exact and kind == "payload" else 0.1
         assert own["ratio"] == pytest.approx(
             1 if known is None else known, abs=most if known is None else 0.02
         )

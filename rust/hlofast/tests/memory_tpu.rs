@@ -180,7 +180,7 @@ fn spared_arrays() {
         memory_after(&module, &frame, (None, None), change, i64::MAX).unwrap().peak
     };
     let (from, row) = (Row(1), Row(2));
-    let spared = Spared { row, shape: module.shape(row), from };
+    let spared = Spared { row, shape: module.shape(row), from: from.into() };
     let direct = xla_account(&read(text("", "a")), None).unwrap().hbm_peak();
     assert_eq!(after(&Change::default()), 440 + 200 + 400);
     assert_eq!(after(&Change { spared: vec![spared], ..Change::default() }), direct);

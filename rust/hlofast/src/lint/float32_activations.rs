@@ -12,7 +12,9 @@ use super::batch_gathered;
 use super::constraint::is_constraint;
 use super::cut::results;
 use super::finding::Measure;
-use super::float32_residuals::{Place, Products, computes_in_16_bits, enters_softmax, is_stream};
+use super::float32_residuals::{
+    Place, Products, computes_in_16_bits, enters_softmax, is_stream, narrowed,
+};
 use super::program::{Program, bytes, counted, element_type, form, is_narrow, percent};
 use super::resharded_scores;
 use super::site::{Rule, Site};
@@ -169,6 +171,9 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     if !sites.iter().skip(from).any(is_activation) {
         sites.truncate(from);
     }
+    if let Some(site) = sites.iter_mut().skip(from).find(|site| site.key == 0) {
+        site.change = narrowed(program, &wide);
+    }
 }
 
 /// The all-reduces whose groups are known, by each row that returns their results.
@@ -269,6 +274,11 @@ fn of_products(
 
 /// Limit on the rows between a collective and a matmul.
 const MOST_STEPS: u32 = 64;
+
+/// [`made_at`], for as many rows as are between a collective and a matmul.
+pub(super) fn is_made_at(program: &Program<'_>, wide: &HashSet<Place>, trail: Trail) -> bool {
+    !wide.is_empty() && made_at(program, wide, trail, &mut { MOST_STEPS })
+}
 
 /// Whether the f32 value at `trail` is the result of a matmul at one of the places `wide`, a function of
 /// each element of such a result, or several of them side by side.
@@ -397,9 +407,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
             bytes(joined)
         ),
     };
+    let falls = match site.peak().unwrap_or(0) {
+        0 => String::new(),
+        peak => format!(
+            "; what is kept from forward to backward then takes less, and the peak of memory falls by at least {}",
+            bytes(peak)
+        ),
+    };
     format!(
         "{}{along} {} activations in f32 although most {narrow}: {} of payload per step, {} of \
-         all collectives; 16-bit values send half{joined}",
+         all collectives; 16-bit values send half{joined}{falls}",
         counted(site.places, kind, &format!("{kind}s")),
         form(site.places, "sends", "send"),
         bytes(payload),

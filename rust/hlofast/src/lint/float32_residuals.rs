@@ -18,13 +18,14 @@ use super::finding::Measure;
 use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::narrowed::{Stored, alike, halved};
+use super::narrowed_copies::{by_chance, copies, with_moved};
 use super::program::{Program, bytes, counted, element_type, form, percent};
 use super::site::{Rule, Site};
 use super::widened_operands::{WidenedOperands, is_widened_sum, kept_twice, made_for, spared};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
-use crate::memory::Resized;
+use crate::memory::{Change, Resized};
 use crate::remat::{Residual, ResidualKind, residuals};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -80,27 +81,44 @@ pub(super) fn computes_in_16_bits(program: &Program<'_>) -> bool {
 }
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    let module = program.module;
-    if is_widened_by_compiler(program) || !has_large_f32(module) || !computes_in_16_bits(program) {
-        return;
-    }
     let shown = float32_activations::streams(program);
-    if shown.iter().any(|site| program.matters(site, float32_activations::RULE.measure)) {
-        return;
+    if !shown.iter().any(|site| program.matters(site, float32_activations::RULE.measure)) {
+        sites.extend(found(program, &HashSet::new()));
+    }
+}
+
+/// The change of memory once all residuals that are f32 have 16 bits, functions of matmuls at the places `wide` among
+/// them.
+pub(super) fn narrowed(program: &Program<'_>, wide: &HashSet<Place>) -> Change {
+    let mut change = Change::default();
+    for site in found(program, wide).into_iter().filter(|site| site.key & TWICE == 0) {
+        change.add(site.change);
+    }
+    change
+}
+
+/// The residuals that count, whatever collectives show, and functions of matmuls at the places `wide`.
+fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
+    let module = program.module;
+    let mut sites = Vec::new();
+    if is_widened_by_compiler(program) || !has_large_f32(module) || !computes_in_16_bits(program) {
+        return sites;
     }
     let residuals = residuals(module, program.cost, program.attribution);
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let total = residuals.iter().fold(0u64, |sum, own| sum.saturating_add(size(own.bytes)));
     // By element type and dimensions, whatever the layout: a number, and the bytes of all.
-    let mut alike: HashMap<(ElementType, Vec<Dimension>), (u64, u64)> = HashMap::new();
+    let mut alike: HashMap<(ElementType, Vec<Dimension>), u64> = HashMap::new();
     let kind = |shape: ShapeId| {
         let array = module.shapes().array(shape)?;
         Some((array.element_type, array.dimensions().collect()))
     };
     for own in residuals.iter().filter(|own| own.kind == ResidualKind::Activation) {
         let Some(kind) = kind(own.shape) else { continue };
-        alike.entry(kind).or_insert((u64::from(own.shape.0) + 1, 0)).1 += size(own.bytes);
+        *alike.entry(kind).or_default() += size(own.bytes);
     }
+    let mut keys: HashMap<Vec<Dimension>, u64> = HashMap::new();
+    let mut stacks: HashSet<ShapeId> = HashSet::new();
     let products = Products::new(program);
     let operands = OnceCell::new();
     let mut unstacked: HashMap<ShapeId, Vec<Resized>> = HashMap::new();
@@ -109,7 +127,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let Some(kind) = kind(residual.shape).filter(|kind| kind.0 == ElementType::F32) else {
             continue;
         };
-        let (key, all) = alike.get(&kind).copied().unwrap_or_default();
+        let all = alike.get(&kind).copied().unwrap_or_default();
         if residual.kind != ResidualKind::Activation || held < LEAST {
             continue;
         }
@@ -121,6 +139,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let is_large = held >= total / LEAST_PART || residual.stacked.is_none();
         let made = is_large.then(|| made_in_f32(program, &products, residual, &residuals));
         let made = made.flatten().or_else(|| made_for(program, operands(), residual));
+        let made = made.or_else(|| made_at_places(program, residual, wide));
         let Some(made) = made else { continue };
         let mut site = site(made, residual, total);
         // Arrays that no loop stacks shrink alike, if their shape is one.
@@ -129,10 +148,13 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             Some(_) => resized(),
             None => unstacked.entry(residual.shape).or_insert_with(resized).clone(),
         };
-        // Arrays of one shape shrink together.
-        site.key = key;
+        // Arrays of one shape shrink together, and so do layers of a stack outside it.
+        stacks.extend(residual.stacked.map(|_| residual.shape));
+        let layer = kind.1.get(usize::from(residual.stacked.is_some())..).unwrap_or_default();
+        site.key = *keys.entry(layer.to_vec()).or_insert(u64::from(residual.shape.0) + 1);
         sites.push(site);
     }
+    share_changes(program, &mut sites, &stacks);
     let twice = kept_twice(program, &products, &residuals);
     for (reader, residual) in twice.iter().copied() {
         let held = size(residual.bytes);
@@ -148,6 +170,28 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.is_anywhere = true;
         site.phases = vec![Phase::Forward];
         sites.push(site);
+    }
+    sites
+}
+
+/// Gives all that shrinks with the residuals of one key to the first of them.
+fn share_changes(program: &Program<'_>, sites: &mut [Site], stacks: &HashSet<ShapeId>) {
+    let mut first: HashMap<u64, usize> = HashMap::new();
+    for at in 0..sites.len() {
+        let to = *first.entry(sites[at].key).or_insert(at);
+        for own in std::mem::take(&mut sites[at].change.resized) {
+            let resized = &mut sites[to].change.resized;
+            match resized.iter_mut().find(|other| other.shape == own.shape) {
+                Some(other) => other.bytes = other.bytes.min(own.bytes),
+                None => resized.push(own),
+            }
+        }
+    }
+    for at in first.into_values() {
+        let change = &mut sites[at].change;
+        change.resized = with_moved(program, std::mem::take(&mut change.resized));
+        change.kept = by_chance(program, stacks);
+        change.spared = copies(program, &change.resized, &change.kept);
     }
 }
 
@@ -172,6 +216,21 @@ fn has_large_f32(module: &Module) -> bool {
         array.is_some_and(|array| array.element_type == ElementType::F32)
             && shapes.logical_bytes(shape).is_none_or(|size| size >= LEAST)
     })
+}
+
+/// The row that makes `residual` from matmuls at the places `wide`.
+fn made_at_places(
+    program: &Program<'_>,
+    residual: &Residual,
+    wide: &HashSet<Place>,
+) -> Option<Row> {
+    let module = program.module;
+    let made = match residual.stacked {
+        Some(_) => update(module, residual)?.operand(module, 1)?,
+        None => Trail::new(residual.source),
+    };
+    float32_activations::is_made_at(program, wide, settle(module, made, added))
+        .then_some(residual.source)
 }
 
 /// The row that makes `residual` in f32, if it is one of the kinds that count.

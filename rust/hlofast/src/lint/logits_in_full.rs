@@ -210,7 +210,7 @@ fn ungathered(
         let Some(from) = from else { continue };
         let leaves = shapes.leaves(module.shape(row));
         let spared = leaves.filter(|leaf| row == gather || is_wide(leaf));
-        change.spared.extend(spared.map(|shape| Spared { row, shape, from }));
+        change.spared.extend(spared.map(|shape| Spared { row, shape, from: from.into() }));
     }
 }
 

@@ -21,6 +21,7 @@ mod loop_invariant_collective;
 mod low_precision_in_f32;
 mod missed_reduce_scatter;
 mod narrowed;
+mod narrowed_copies;
 mod not_overlapped;
 mod offload_waited;
 mod one_hot_matmul;

@@ -63,9 +63,13 @@ pub(super) fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual
         shapes.array(*shape).is_some_and(|array| {
             let of = |wanted: &[Dimension]| array.dimensions().eq(wanted.iter().copied());
             let is_slice = array.dimension(0).and_then(|first| first.bound()) == Some(1)
-                && residual.stacked.is_some()
-                && array.dimensions().skip(1).eq(layer.iter().copied());
-            array.element_type == ElementType::F32 && (of(&sizes) || of(layer) || is_slice)
+                && array.dimensions().skip(1).eq(sizes.iter().skip(1).copied());
+            // Scores, say, may have the sizes of a stack by chance, but they have another layout.
+            let is_whole = match residual.stacked {
+                Some(_) => *shape == residual.shape,
+                None => of(&sizes),
+            };
+            array.element_type == ElementType::F32 && (is_whole || of(layer) || is_slice)
         })
     };
     let alike = alike(program, residual, all);

@@ -233,7 +233,7 @@ fn converted(
 /// part writes it over the old one.
 fn copied(module: &Module, row: Row) -> Option<Spared> {
     let &[user] = module.users().get(row.0) else { return None };
-    let own = Spared { row: Row(user), shape: module.shape(row), from: row };
+    let own = Spared { row: Row(user), shape: module.shape(row), from: row.into() };
     let is_copy = module.opcode(own.row) == Opcode::Copy && module.shape(own.row) == own.shape;
     is_copy.then_some(own)
 }

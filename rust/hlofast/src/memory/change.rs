@@ -38,14 +38,14 @@ pub struct Resized {
 }
 
 /// An array that is not made: what is computed from it reads the array that it is made from, which so lives as long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spared {
     /// The row that makes it.
     pub row: Row,
     /// Its shape, if the row makes several arrays.
     pub shape: ShapeId,
-    /// The row of the array that it is made from.
-    pub from: Row,
+    /// The array that it is made from.
+    pub from: Place,
 }
 
 impl Spared {
@@ -56,7 +56,7 @@ impl Spared {
         of: &'a [u32],
     ) -> Option<impl Iterator<Item = (u32, u32)> + 'a> {
         let module = reader.module;
-        let from = reader.nodes.of(reader.steps.of(self.from.0)?).start;
+        let from = node(reader, &self.from)?;
         let nodes = reader.nodes.of(reader.steps.of(self.row.0)?);
         let (first, from) = (nodes.start, of[from as usize]);
         let whole = module.shape(self.row);
