@@ -7,11 +7,11 @@
 ``tests/fixtures/planted_steps.py`` has the train steps, one fault each; those of
 ``planted_others.py`` were written and compiled before any rule was changed for them, those of
 ``planted_later.py`` after that, those of ``planted_final.py`` after the rules had been mended for
-those, those of ``planted_fresh.py``, ``planted_next.py``, ``planted_eighth.py`` and ``planted_ninth.py`` later; those of
-``planted_masks.py`` are about one rule. The source of a twin follows the remedy; both are compiled
-for TPUs. Measured are payload of all collectives and FLOPs of all matmuls of the compiled texts,
-and the bytes that XLA allocates in HBM, gaps in its heap included; the peak without these is
-measured too. Nothing is compiled here.
+those, those of ``planted_fresh.py``, ``planted_next.py``, ``planted_eighth.py``,
+``planted_ninth.py`` and ``planted_tenth.py`` later; those of ``planted_masks.py`` are about one
+rule. The source of a twin follows the remedy; both are compiled for TPUs. Measured are payload of
+all collectives and FLOPs of all matmuls of the compiled texts, and the bytes that XLA allocates in
+HBM, gaps in its heap included; the peak without these is measured too. Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,18 @@ import hlofast
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 NAMES = tuple(
     f"planted_{own}"
-    for own in ("steps", "others", "later", "final", "fresh", "next", "masks", "eighth", "ninth")
+    for own in (
+        "steps",
+        "others",
+        "later",
+        "final",
+        "fresh",
+        "next",
+        "masks",
+        "eighth",
+        "ninth",
+        "tenth",
+    )
 )
 FOLDERS = [FIXTURES / own for own in NAMES]
 DEVICES = {
@@ -81,6 +92,9 @@ DEVICES = {
     "conformer": "tpu-v6e",
     "mixer": "tpu-v5e",
     "folding": "tpu-v5e",
+    "rotary": "tpu-v6e",
+    "swin": "tpu-v5e",
+    "wave": "tpu-v5p",
 }
 TWINS = {
     "decoder.none": "decoder.saved",
@@ -288,6 +302,18 @@ NINTH = (
     ("folding.wide_product", ("float32-residuals",), "allocated"),
 )
 """Promises of float32 values, written and compiled before the rule was changed for those above."""
+TENTH = tuple(
+    (own, ("float32-residuals", "float32-activations"), "allocated")
+    for own in (
+        "rotary.wide_stream",
+        "rotary.wide_product",
+        "swin.wide_stream",
+        "swin.wide_product",
+        "wave.wide_stream",
+        "wave.wide_skips",
+    )
+)
+"""Promises of float32 values, written after the rules had been mended for those above."""
 
 
 @functools.cache
@@ -394,6 +420,7 @@ def main():
         MASKS,
         EIGHTH + EIGHTH_SENT,
         NINTH,
+        TENTH,
     )
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
@@ -432,6 +459,7 @@ def main():
         "promises of steps whose masks a loop keeps",
         "promises of the eighth set",
         "promises of the ninth set",
+        "promises of the tenth set",
     )
     rest = records
     for text, own in zip(what, sets, strict=True):

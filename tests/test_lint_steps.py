@@ -1,8 +1,8 @@
 """Promises of findings on planted train steps of trainers, and their clean twins.
 
 `fixtures/make_planted_steps.py` compiles `fixtures/planted_steps.py`, `planted_others.py`,
-`planted_later.py`, `planted_final.py`, `planted_fresh.py`, `planted_next.py`, `planted_eighth.py` and
-`planted_ninth.py` for TPUs.
+`planted_later.py`, `planted_final.py`, `planted_fresh.py`, `planted_next.py`, `planted_eighth.py`,
+`planted_ninth.py` and `planted_tenth.py` for TPUs.
 `benches/advice_accuracy.py` compares each promise with what the twin measures, whose source follows the remedy.
 """
 
@@ -31,6 +31,7 @@ SOURCES = [
         "planted_next",
         "planted_eighth",
         "planted_ninth",
+        "planted_tenth",
     )
 ]
 LOOSE = {
@@ -135,6 +136,10 @@ CLEAN = {
     "mixer.none": {"replicated-parameter"},
     # What pairs are computed with is small.
     "folding.none": {"replicated-parameter"},
+    "rotary.none": set(),
+    # Data parallelism, as the program says.
+    "swin.none": {"replicated-parameter"},
+    "wave.none": set(),
 }
 """Twins, and the rules that find something there besides the planted faults."""
 
@@ -182,15 +187,17 @@ LATER_LOW = {
     # The compiler orders the loop over layers otherwise in the twin: see below for the peak.
     ("gated.wide_stream", "allocated"): 0.76,
     ("gated.whole_moments", "allocated"): 0.85,
-    ("parallel.wide_stream", "allocated"): 0.89,
     ("parallel.tensor_moments", "allocated"): 1.14,
     # The heap of the twin has more gaps: see below for the peak.
     ("learned.wide_positions", "allocated"): 2.37,
     ("learned.undonated", "allocated"): 1.45,
-    # The twin also keeps less of what norms make of the stream.
-    ("video.wide_stream", "allocated"): 0.44,
-    # The heap of the twin has more gaps, and the compiler keeps a norm of one layer less.
-    ("mixture.wide_stream", "allocated"): 1.11,
+    # The twin is in another order, and keeps less of what norms make of the stream.
+    ("video.wide_stream", "allocated"): 0.72,
+    ("conformer.wide_stream", "allocated"): 0.52,
+    # The heap of the twin has more gaps: see below for the peak.
+    ("mixture.wide_stream", "allocated"): 1.31,
+    ("mixture.wide_shared", "allocated"): 1.14,
+    ("swin.wide_stream", "allocated"): 0.9,
 }
 """Promises of later steps that are too low or too high: what they are of the measured."""
 NOTHING = {"speech.checkpoint_twice", "gated.checkpoint_twice"}
@@ -198,6 +205,7 @@ NOTHING = {"speech.checkpoint_twice", "gated.checkpoint_twice"}
 HARMLESS = {
     # The peak is not where the skips are.
     ("unet.wide_skip", "allocated"),
+    ("wave.wide_skips", "allocated"),
     # The stream is f32, which collectives show (`float32-activations`).
     ("perceiver.wide_latents", "allocated"),
     ("delta.wide_shift", "allocated"),
@@ -208,6 +216,8 @@ UNPROMISED = {
     ("masked.wide_places", "allocated"),
     # Nothing is kept: gates are recomputed in f32.
     ("folding.wide_product", "allocated"),
+    # Layers add norms, which are f32 on purpose elsewhere.
+    ("rotary.wide_stream", "allocated"),
 }
 """Faults whose findings promise no memory, or that no finding names."""
 
@@ -222,7 +232,8 @@ UNPROMISED = {
     + advice_accuracy.NEXT_TWIN
     + advice_accuracy.EIGHTH
     + advice_accuracy.EIGHTH_SENT
-    + advice_accuracy.NINTH,
+    + advice_accuracy.NINTH
+    + advice_accuracy.TENTH,
 )
 def test_promises_of_later_steps(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
@@ -266,11 +277,35 @@ def test_the_peak_falls_as_promised_where_gaps_grow(name: str, code: str) -> Non
         # The state of the loop and its gradient shrink besides the stacks of norms.
         "dit.wide_modulation",
         "gated.wide_stream",
+        # What norms and gradients of the stream are converted to is computed inside matmuls.
+        "parallel.wide_stream",
+        "mixture.wide_stream",
+        "folding.wide_pairs",
+        # The rows of the embedding shrink before they are exchanged.
+        "delta.wide_stream",
+        # Results of matmuls that are split into parts; scores have the sizes of what the experts keep.
+        "banded.wide_gate",
+        "mixture.wide_shared",
     ],
 )
 def test_the_peak_falls_by_all_that_shrinks(name: str) -> None:
-    own = advice_accuracy.judge(name, ("float32-residuals",), "peak")
+    codes = ("float32-residuals", "float32-activations")
+    own = advice_accuracy.judge(name, codes, "peak")
     assert own["ratio"] == pytest.approx(1, abs=0.005)
+
+
+def test_layers_of_a_stack_are_counted_once() -> None:
+    # The pairs outside the loop and the stack of them are one finding.
+    (finding,) = advice_accuracy.module("folding.wide_pairs").lint().of("float32-residuals")
+    assert finding.places == 2
+
+
+def test_findings_about_collectives_say_how_memory_falls() -> None:
+    (finding,) = advice_accuracy.module("banded.wide_gate").lint().of("float32-activations")
+    # The gates of six layers: 2 sequences of 2048 tokens on each device.
+    held = 6 * 2 * 2048 * 5632 * 2
+    assert f"the peak of memory falls by at least {finding.peak_bytes:,} B" in finding.message
+    assert finding.peak_bytes == pytest.approx(held, rel=0.001)
 
 
 def test_gathers_that_saved_sums_bring_together_are_named() -> None:
