@@ -95,6 +95,7 @@ DEVICES = {
     "rotary": "tpu-v6e",
     "swin": "tpu-v5e",
     "wave": "tpu-v5p",
+    "olmo": "tpu-v5e",
 }
 TWINS = {
     "decoder.none": "decoder.saved",
@@ -311,6 +312,7 @@ TENTH = tuple(
         "swin.wide_product",
         "wave.wide_stream",
         "wave.wide_skips",
+        "olmo.wide_stream",
     )
 )
 """Promises of float32 values, written after the rules had been mended for those above."""

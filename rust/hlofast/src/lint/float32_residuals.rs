@@ -3,12 +3,11 @@
 //!
 //! Three kinds count. Results of matmuls of an activation with a weight: their operands were
 //! converted to f32. The state that a loop over layers hands on, if each layer adds the result of
-//! such a matmul to it: one f32 value in a sum of 16-bit ones makes the sum f32. And 16-bit results of such
-//! matmuls that an f32 weight multiplies: JAX converts them first, and the gradient of the weight needs the
-//! converted value. What goes through a
-//! maximum into a softmax is f32 on purpose (scores of attention, logits, routers). So are the
-//! statistics of norms, and the sums of attention in blocks, to which products of activations are
-//! added.
+//! such a matmul to it, or a norm of the result: one f32 value in a sum of 16-bit ones makes the sum f32.
+//! And 16-bit results of such matmuls that an f32 weight multiplies: JAX converts them first, and the
+//! gradient of the weight needs the converted value. What goes through a maximum into a softmax is f32
+//! on purpose (scores of attention, logits, routers). So are the statistics of norms, and the sums of
+//! attention in blocks, to which products of activations are added.
 //!
 //! Converted copies of 16-bit values do not count alone: compilers make and drop those by themselves. Nor
 //! do programs whose collectives show the same fault (`float32-activations`).
@@ -18,10 +17,12 @@ use super::finding::Measure;
 use super::float32_activations;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::narrowed::{Stored, alike, halved};
-use super::narrowed_copies::{by_chance, copies, with_moved};
+use super::narrowed_copies::share_changes;
 use super::program::{Program, bytes, counted, element_type, form, percent};
 use super::site::{Rule, Site};
-use super::widened_operands::{WidenedOperands, is_widened_sum, kept_twice, made_for, spared};
+use super::widened_operands::{
+    WidenedOperands, is_of_rows, is_widened_sum, kept_twice, made_for, spared,
+};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
@@ -172,27 +173,6 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
         sites.push(site);
     }
     sites
-}
-
-/// Gives all that shrinks with the residuals of one key to the first of them.
-fn share_changes(program: &Program<'_>, sites: &mut [Site], stacks: &HashSet<ShapeId>) {
-    let mut first: HashMap<u64, usize> = HashMap::new();
-    for at in 0..sites.len() {
-        let to = *first.entry(sites[at].key).or_insert(at);
-        for own in std::mem::take(&mut sites[at].change.resized) {
-            let resized = &mut sites[to].change.resized;
-            match resized.iter_mut().find(|other| other.shape == own.shape) {
-                Some(other) => other.bytes = other.bytes.min(own.bytes),
-                None => resized.push(own),
-            }
-        }
-    }
-    for at in first.into_values() {
-        let change = &mut sites[at].change;
-        change.resized = with_moved(program, std::mem::take(&mut change.resized));
-        change.kept = by_chance(program, stacks);
-        change.spared = copies(program, &change.resized, &change.kept);
-    }
 }
 
 /// The place of a residual that 16-bit values halve, and that `made` makes.
@@ -408,17 +388,35 @@ fn adds_product(program: &Program<'_>, products: &Products<'_>, trail: Trail, de
     })
 }
 
-/// Whether the value at `trail` is the result of a matmul with a weight that another weight multiplies.
+/// Whether the value at `trail` is the result of a matmul with a weight that another weight multiplies, or a norm of
+/// such a result.
 fn is_scaled(program: &Program<'_>, products: &Products<'_>, trail: &Trail) -> bool {
     let (module, Some(varying)) = (program.module, program.varying()) else { return false };
-    let side = |index| Some(settle(module, trail.operand(module, index)?, reduces));
-    let Some(sides) = side(0).zip(side(1)) else { return false };
+    let Some(sides) = factors(module, trail) else { return false };
     let is_own = |made: &Trail, scale: &Trail| {
+        let normal = factors(module, made).and_then(|own| norm_of(module, own));
         !varying.is_from_batch(module, product_of(module, scale))
-            && is_stream(program, products, made)
+            && is_stream(program, products, normal.as_ref().unwrap_or(made))
     };
-    module.opcode(trail.row) == Opcode::Multiply
-        && (is_own(&sides.0, &sides.1) || is_own(&sides.1, &sides.0))
+    is_own(&sides.0, &sides.1) || is_own(&sides.1, &sides.0)
+}
+
+/// The operands of the multiplication at `trail`.
+fn factors(module: &Module, trail: &Trail) -> Option<(Trail, Trail)> {
+    let side = |index| Some(settle(module, trail.operand(module, index)?, reduces));
+    let is_multiply = module.opcode(trail.row) == Opcode::Multiply;
+    side(0).zip(side(1)).filter(|_| is_multiply)
+}
+
+/// The one of two factors that is multiplied by one number for each row of features, as in a norm.
+fn norm_of(module: &Module, (first, second): (Trail, Trail)) -> Option<Trail> {
+    let is_statistic =
+        |own: &Trail| module.opcode(own.row) == Opcode::Broadcast && is_of_rows(module, own.row);
+    match (is_statistic(&first), is_statistic(&second)) {
+        (false, true) => Some(first),
+        (true, false) => Some(second),
+        _ => None,
+    }
 }
 
 /// Whether the value at `trail` is the result of a matmul with a weight, or a sum with one.

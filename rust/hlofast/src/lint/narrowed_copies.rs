@@ -5,15 +5,16 @@
 
 use super::float32_residuals::{is_f32, moves, settle};
 use super::program::{Program, is_narrow};
+use super::site::Site;
 use crate::flow::origin::Path;
 use crate::flow::walk::Trail;
 use crate::flow::{Phase, Place};
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
 use crate::memory::{Resized, Spared};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-/// Limits on the rows between a copy and the array that it is a copy of, on the arrays that a fusion returns, and on the
-/// users of a row.
+/// Limits on the rows between a copy and the array that it is a copy of, on the arrays that a fusion returns,
+/// and on the users of a row.
 const MOST_STEPS: usize = 64;
 const MOST_RESULTS: usize = 256;
 const MOST_USERS: usize = 256;
@@ -28,9 +29,30 @@ fn scheduled(module: &Module) -> impl Iterator<Item = Row> + '_ {
     own.flat_map(|(_, own)| own.rows()).map(Row)
 }
 
+/// Gives all that shrinks with the residuals of one key to the first of them.
+pub(super) fn share_changes(program: &Program<'_>, sites: &mut [Site], stacks: &HashSet<ShapeId>) {
+    let mut first: HashMap<u64, usize> = HashMap::new();
+    for at in 0..sites.len() {
+        let to = *first.entry(sites[at].key).or_insert(at);
+        for own in std::mem::take(&mut sites[at].change.resized) {
+            let resized = &mut sites[to].change.resized;
+            match resized.iter_mut().find(|other| other.shape == own.shape) {
+                Some(other) => other.bytes = other.bytes.min(own.bytes),
+                None => resized.push(own),
+            }
+        }
+    }
+    for at in first.into_values() {
+        let change = &mut sites[at].change;
+        change.resized = with_moved(program, std::mem::take(&mut change.resized));
+        change.kept = by_chance(program, stacks);
+        change.spared = copies(program, &change.resized, &change.kept);
+    }
+}
+
 /// The arrays of `resized`, and those that hold the same f32 values in other shapes: before an all-to-all, say, or
 /// with two dimensions in one.
-pub(super) fn with_moved(program: &Program<'_>, mut resized: Vec<Resized>) -> Vec<Resized> {
+fn with_moved(program: &Program<'_>, mut resized: Vec<Resized>) -> Vec<Resized> {
     let (module, shapes) = (program.module, program.module.shapes());
     let elements = |shape: ShapeId| shapes.array(shape).and_then(|array| array.elements());
     let sizes: HashSet<u64> = resized.iter().filter_map(|own| elements(own.shape)).collect();
@@ -66,7 +88,7 @@ pub(super) fn with_moved(program: &Program<'_>, mut resized: Vec<Resized>) -> Ve
 }
 
 /// The arrays that have the shape of one of `stacks`, which loops write, by chance.
-pub(super) fn by_chance(program: &Program<'_>, stacks: &HashSet<ShapeId>) -> Vec<Place> {
+fn by_chance(program: &Program<'_>, stacks: &HashSet<ShapeId>) -> Vec<Place> {
     let module = program.module;
     let is_stack = |made: Row, row: Row| {
         let made = settle(module, Trail::within(made, &[row]), moves).row;
@@ -115,7 +137,7 @@ fn results(module: &Module, row: Row) -> impl Iterator<Item = Returned> {
 /// A copy is a conversion, or what backward code computes element by element of one such array and converts for
 /// matmuls: of 16-bit values, XLA computes it inside the matmuls that read it. It stays where loops read it, as those
 /// do that pass shards around a ring, and in another layout.
-pub(super) fn copies(program: &Program<'_>, resized: &[Resized], kept: &[Place]) -> Vec<Spared> {
+fn copies(program: &Program<'_>, resized: &[Resized], kept: &[Place]) -> Vec<Spared> {
     let module = program.module;
     let copies = Copies { program, wide: resized.iter().map(|own| own.shape).collect(), kept };
     let mut found = Vec::new();

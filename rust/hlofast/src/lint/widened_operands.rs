@@ -73,7 +73,7 @@ fn widening(program: &Program<'_>, trail: Trail, left: &mut u32) -> Option<Vec<R
 }
 
 /// Whether the broadcast `row` gives all features of a row one number.
-fn is_of_rows(module: &Module, row: Row) -> bool {
+pub(super) fn is_of_rows(module: &Module, row: Row) -> bool {
     let array = module.shapes().array(module.shape(row));
     let last = array.and_then(|own| i64::try_from(own.rank()).ok()).map_or(-1, |rank| rank - 1);
     let text = module.attribute_bytes(row, "dimensions");
@@ -84,8 +84,16 @@ fn is_of_rows(module: &Module, row: Row) -> bool {
 
 /// Whether the value at `trail` is a function of each element and of one number for each row of features, as in a norm
 /// that is f32 on purpose. What 16-bit values that the program widens are computed from does not count.
+///
+/// A sum of two arrays is what layers add to, even if one is a norm.
 pub(super) fn has_statistic(program: &Program<'_>, trail: Trail) -> bool {
-    widening(program, trail, &mut { MOST_TERMS }).is_none()
+    let module = program.module;
+    let is_array = |index: usize| {
+        let term = trail.operand(module, index).map(|own| settle(module, own, moves));
+        term.is_some_and(|own| module.opcode(own.row) != Opcode::Broadcast)
+    };
+    let is_sum = module.opcode(trail.row) == Opcode::Add && is_array(0) && is_array(1);
+    !is_sum && widening(program, trail, &mut { MOST_TERMS }).is_none()
 }
 
 /// What matmuls with weights read, if the program widens it.
