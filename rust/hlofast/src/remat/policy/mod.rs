@@ -87,16 +87,14 @@ use crate::comms::CollectiveKind;
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::{Attribution, has_compiler_clones};
 use crate::ir::{Module, Opcode, Row};
-use crate::memory::{LiveValue, Memory, Rule, Scheduler, memory_listed};
+use crate::memory::{LiveValue, Memory, Scheduler};
 use crate::shares::Local;
 use again::Again;
 use base::Timeline;
 use before::{Before, LaidScans, scans_before};
-use counted::counted_once;
 use delayed::Delayed;
 use fixed::Fixed;
 use graph::MOST_ROWS;
-use orders::made_early;
 use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
@@ -303,36 +301,6 @@ impl Policies {
             savable,
             peak,
         }
-    }
-
-    /// The same, by a rule, if the module ran in the order of one of XLA's schedulers.
-    fn listed(
-        &self,
-        (module, cost, attribution, memory): (&Module, &Cost, &Attribution, &Memory),
-        (sizes, counted): (&[i64], Counted<'_>),
-        (scheduler, rule): (Scheduler, Rule),
-    ) -> Option<Self> {
-        // XLA counts before its pass that defers arrays of constants. Texts that offload are nearer without that pass
-        // (`benches/policy_accuracy.py`).
-        let are_deferred = rule != Rule::Values && !self.has_host_stacks();
-        let how = (scheduler, rule, are_deferred);
-        let other = memory_listed(module, memory, sizes, how).ok()?;
-        let values = other.all_values(module);
-        let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
-        let bytes = counted_once(&other, &counted.twice(&other, &values));
-        let peak = bytes.into_iter().max()?.checked_add(self.timeline.beyond)?;
-        let order = match rule {
-            Rule::Values => Order::Scheduled(scheduler),
-            _ => Order::Compiled(scheduler),
-        };
-        let counted = Counted { peak, order, ..counted };
-        let early = match (scheduler, are_deferred) {
-            (Scheduler::List, true) => made_early(module, &values, &scans),
-            _ => Vec::new(),
-        };
-        let delayed = Delayed::of_order(module, (&other, &values), &scans, (sizes, counted));
-        let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
-        listed.has_values_of(self).then_some(Self { early, delayed, ..listed })
     }
 
     /// The layers of a module that is not scheduled, with the bytes of `local`. All bytes are modelled. An error if

@@ -12,12 +12,16 @@
 //! rules of `orders.rs` hold.
 
 use super::chip::Chip;
+use super::counted::{Counted, Order, counted_once};
+use super::delayed::Delayed;
+use super::orders::made_early;
+use super::scans::scans;
 use super::{Fate, Policies};
-use crate::cost::Backend;
-use crate::flow::has_compiler_clones;
+use crate::cost::{Backend, Cost};
+use crate::flow::{Attribution, has_compiler_clones};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
-use crate::memory::{Rule, Scheduler};
+use crate::memory::{Memory, Rule, Scheduler, memory_listed};
 use hashbrown::HashSet;
 
 /// The scans of a module in the orders of XLA's schedulers.
@@ -72,5 +76,37 @@ impl Simulated {
     pub fn rings(&self) -> &HashSet<Row, BuildMix> {
         let [list, ..] = &self.orders;
         &list.delayed.rings
+    }
+}
+
+impl Policies {
+    /// The same, by a rule, if the module ran in the order of one of XLA's schedulers.
+    pub(super) fn listed(
+        &self,
+        (module, cost, attribution, memory): (&Module, &Cost, &Attribution, &Memory),
+        (sizes, counted): (&[i64], Counted<'_>),
+        (scheduler, rule): (Scheduler, Rule),
+    ) -> Option<Self> {
+        // XLA counts before its pass that defers arrays of constants. Texts that offload are nearer without that pass
+        // (`benches/policy_accuracy.py`).
+        let are_deferred = rule != Rule::Values && !self.has_host_stacks();
+        let how = (scheduler, rule, are_deferred);
+        let other = memory_listed(module, memory, sizes, how).ok()?;
+        let values = other.all_values(module);
+        let scans = scans(module, cost, attribution, &other, &values, sizes).ok()?;
+        let bytes = counted_once(&other, &counted.twice(&other, &values));
+        let peak = bytes.into_iter().max()?.checked_add(self.timeline.beyond)?;
+        let order = match rule {
+            Rule::Values => Order::Scheduled(scheduler),
+            _ => Order::Compiled(scheduler),
+        };
+        let counted = Counted { peak, order, ..counted };
+        let early = match (scheduler, are_deferred) {
+            (Scheduler::List, true) => made_early(module, &values, &scans),
+            _ => Vec::new(),
+        };
+        let delayed = Delayed::of_order(module, (&other, &values), &scans, (sizes, counted));
+        let listed = Self::of_scans(module, &other, (scans, &values), sizes, counted).ok()?;
+        listed.has_values_of(self).then_some(Self { early, delayed, ..listed })
     }
 }
