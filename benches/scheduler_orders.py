@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import importlib
 import math
 import re
 import sys
@@ -25,6 +26,11 @@ from typing import Any
 import hlofast
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
+sys.path.insert(0, str(FIXTURES))
+import policy_texts  # noqa: E402  (in the folder that was added)
+
+KINDS = ("exchanged", "rings", "roomy")
+"""Kinds of programs that a script of their own lowers, `policy_KIND.py`."""
 USUAL = [
     f"{program}.{policy}"
     for program, policies in {
@@ -41,11 +47,21 @@ USUAL = [
         "pair_v5p_8": ("nothing", "offload_mlp"),
         "pair_v6e_8": ("none", "nothing"),
         "scattered_v5e_8": ("none", "nothing"),
-        "scattered_v6e_16": ("none", "nothing"),
+        "scattered_v6e_16": ("none", "nothing", "plain_dots", "attention_names", "mlp_names"),
         "vision_v5e_8": ("nothing",),
         "vision_v5p_8": ("nothing", "plain_dots", "attention_names", "offload_mlp"),
         "vision_v6e_8": ("nothing",),
         "vocabulary_v6e_8": ("nothing",),
+        "exchanged_encoder_v5e_8": ("nothing", "plain_dots", "attention_names", "mlp_names"),
+        "exchanged_groups_v5e_8": ("nothing", "plain_dots", "attention_names", "mlp_names"),
+        "exchanged_groups_v6e_8": ("nothing", "mlp_names"),
+        "exchanged_model_v5e_8": ("nothing", "plain_dots", "attention_names", "mlp_names"),
+        "exchanged_model_v6e_8": ("nothing", "attention_names"),
+        "exchanged_plain_v5e_8": ("nothing", "plain_dots", "attention_names", "mlp_names"),
+        "exchanged_plain_v6e_8": ("nothing", "dots", "plain_dots", "attention_names"),
+        "exchanged_plain_v6e_16": ("mlp_names",),
+        "exchanged_v5e_8": ("nothing", "plain_dots", "mlp_names"),
+        "exchanged_v6e_8": ("nothing", "dots", "plain_dots", "mlp_names"),
     }.items()
     for policy in policies
 ]
@@ -270,18 +286,25 @@ def reordered(text: str, module: hlofast.Module, orders: list[tuple[Rows, list[i
     return "\n".join(out)
 
 
+def lowered(program: str, policy: str) -> Any:
+    """The lowered step of a program."""
+    kind = policy_texts.kind_of(program)
+    if kind in KINDS:
+        return importlib.import_module(f"policy_{kind}").lower(program, policy)
+    jitted, arguments = importlib.import_module("make_policies").build(program, policy)
+    return jitted.lower(*arguments)
+
+
 def compiled(name: str) -> tuple[str, str]:
     """The texts of a program before and after the memory scheduler."""
     import compile_apart
-    from make_policies import build
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
 
         def compile_it() -> None:
-            jitted, arguments = build(*name.split("."))
             options = compile_apart.options(folder) | {"xla_dump_hlo_pass_re": PASSES}
-            jitted.lower(*arguments).compile(options)
+            lowered(*name.split(".")).compile(options)
 
         compile_apart.compile_apart(compile_it, folder)
         (before,) = folder.glob("*.before_hlo-memory-scheduler*")
@@ -310,7 +333,6 @@ def taken(before: str, after: str) -> tuple[str, float, dict[str, int]]:
 
 def main() -> None:
     """Prints the order of each program, and how often it is the one with the lowest peak."""
-    sys.path.insert(0, str(FIXTURES))
     warnings.simplefilter("ignore")
     names = sys.argv[1:] or USUAL
     lowest = 0

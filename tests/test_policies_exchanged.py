@@ -19,8 +19,8 @@ def test_peaks_are_those_of_the_compiled_programs(errors, is_held_out):
     own = [own for name, own in errors.items() if name.startswith("held_") == is_held_out]
     every = [abs(error) for errors in own for error in errors.values()]
     assert len(every) == (18 if is_held_out else 36)
-    assert statistics.median(every) <= 0.05
-    assert max(every) <= 0.22
+    assert statistics.median(every) <= 0.04
+    assert max(every) <= 0.15
 
 
 def test_on_v6e_only_the_sums_are_exchanged_if_heads_have_a_dimension_for_their_group(errors):
@@ -31,12 +31,27 @@ def test_broadcast_sums_are_exchanged_in_full_where_they_have_the_dimensions_of_
     """Also over four devices; and on v6e if heads have no dimension for their group."""
     for program in ("exchanged_v5e_8", "exchanged_model_v5e_8", "exchanged_plain_v6e_16"):
         for policy in ("dots", "plain_dots"):
-            assert abs(errors[program][policy]) <= 0.06, (program, policy)
+            assert abs(errors[program][policy]) <= 0.07, (program, policy)
 
 
 def test_exponentials_of_heads_in_groups_are_exchanged_in_two_orders(errors):
     for program in ("exchanged_groups_v5e_8", "exchanged_groups_v6e_8"):
         assert abs(errors[program]["dots"]) <= 0.03, program
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["exchanged_groups_v6e_8", "exchanged_model_v6e_8", "exchanged_v6e_8", "held_exchanged_v6e_16"],
+)
+def test_on_v6e_a_step_runs_in_the_order_of_the_list(errors, program):
+    """In the order of the text, which exchanges more at once, they are 6 to 16 % too high."""
+    assert abs(errors[program]["plain_dots"]) <= 0.045
+
+
+def test_the_ring_of_the_head_waits_in_the_order_of_the_list(errors):
+    """Without it they are 10 to 13 % too low."""
+    for program in ("exchanged_encoder_v5e_8", "exchanged_plain_v6e_8", "held_exchanged_v6e_16"):
+        assert abs(errors[program]["nothing"]) <= 0.055, program
 
 
 @pytest.mark.parametrize("program", ["exchanged_v5p_8", "exchanged_plain_v5p_8"])

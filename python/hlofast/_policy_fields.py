@@ -123,13 +123,13 @@ AGAIN = (
 ERROR = (
     "peaks under other policies are modelled: on 64 scanned programs compiled for TPUs under five "
     "or six policies each the median error is 1.2 %, 91 % are within 5 %, 99.7 % within 12 %, and "
-    "the worst is 21 %; on 18 programs whose devices exchange scores of attention it is 2.6 %, and "
-    "the worst is 21 %; of 60 peaks of 20 train steps that the model had not seen 72 % were within "
+    "the worst is 21 %; on 18 programs whose devices exchange scores of attention it is 2.4 %, and "
+    "the worst is 14 %; of 60 peaks of 20 train steps that the model had not seen 72 % were within "
     "5 % and 90 % within 12 %"
 )
 ACCEPTED = (
     "a policy marked tight may be faster and may not fit; of 1,094 policies compiled for TPUs XLA "
-    "accepted 97 % where the modelled peak left 10 % free, 92 % where it left 5 %, and 51 % where "
+    "accepted 98 % where the modelled peak left 10 % free, 91 % where it left 5 %, and 49 % where "
     "it left nothing"
 )
 ACCEPTED_BEFORE = (
