@@ -56,8 +56,6 @@ OTHERS = ("groups", "nameless", "offloaded")
 """Kinds of programs with rows of their own."""
 MOVED = ("offload_dots", "offload_input")
 """Policies under which only the texts of `policy_offloaded` are compiled."""
-SMALL = ("roomy", "exchanged", "rings")
-"""Kinds of programs of `policy_KIND.py` in which every policy is compiled."""
 KINDS = ("refused by XLA", "fits without checkpointing", "checkpointed")
 """Kinds of programs that a policy is chosen for."""
 
@@ -102,7 +100,9 @@ def nameless() -> dict[tuple[str, str], bytes]:
 
 def small() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs compiled for one rule, most of them small."""
-    return keyed({k: v for own in SMALL for k, v in policy_texts.unpack(own).items()})
+    return keyed(
+        {k: v for own in policy_texts.LOWERED for k, v in policy_texts.unpack(own).items()}
+    )
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
@@ -156,7 +156,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
     moved = offloaded()
-    for name in ("offloaded", *SMALL):
+    for name in ("offloaded", *policy_texts.LOWERED):
         for (program, policy), own in policy_texts.pairs(name).items():
             compiled.setdefault(program, {})[policy] = own["peak"]
     loops = nameless()

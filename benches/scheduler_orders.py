@@ -29,8 +29,6 @@ FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
 sys.path.insert(0, str(FIXTURES))
 import policy_texts  # noqa: E402  (in the folder that was added)
 
-KINDS = ("exchanged", "rings", "roomy")
-"""Kinds of programs that a script of their own lowers, `policy_KIND.py`."""
 USUAL = [
     f"{program}.{policy}"
     for program, policies in {
@@ -289,7 +287,7 @@ def reordered(text: str, module: hlofast.Module, orders: list[tuple[Rows, list[i
 def lowered(program: str, policy: str) -> Any:
     """The lowered step of a program."""
     kind = policy_texts.kind_of(program)
-    if kind in KINDS:
+    if kind in policy_texts.LOWERED:
         return importlib.import_module(f"policy_{kind}").lower(program, policy)
     jitted, arguments = importlib.import_module("make_policies").build(program, policy)
     return jitted.lower(*arguments)

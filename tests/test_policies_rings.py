@@ -17,7 +17,7 @@ def errors() -> dict[str, dict[str, float]]:
 @pytest.mark.parametrize("is_held_out", [False, True])
 def test_peaks_are_those_of_the_compiled_programs(errors, is_held_out):
     own = [own for name, own in errors.items() if name.startswith("held_") == is_held_out]
-    every = [abs(error) for errors in own for error in errors.values()]
+    every = [abs(error) for program in own for error in program.values()]
     assert len(every) == (8 if is_held_out else 12)
     assert statistics.median(every) <= 0.03
     assert max(every) <= 0.09
@@ -31,7 +31,7 @@ def test_in_the_order_of_the_list_the_gradient_of_the_head_waits(errors, program
     assert max(map(abs, errors[program].values())) <= 0.04
 
 
-def test_in_the_order_of_the_text_it_does_not(errors):
-    """libtpu takes the depth-first order where this policy saves matmuls, and the list's where it saves nothing."""
+def test_the_gradient_of_the_head_does_not_wait_in_the_depth_first_order(errors):
+    """libtpu takes this order under a policy that saves matmuls, and the list's where nothing is saved."""
     assert abs(errors["rings_gelu_v5e_16"]["plain_dots"]) <= 0.03
     assert abs(errors["rings_gelu_v5e_16"]["nothing"]) <= 0.01

@@ -28,4 +28,6 @@ pub use module::{
     Call, CallRole, Columns, Computation, ComputationId, Flags, Fragment, Header, Module, Row,
 };
 pub use opcode::{Arity, Opcode};
-pub use shape::{ArrayShape, Dimension, HOST_SPACE, Layout, ShapeId, ShapeTable, ShapeView};
+pub use shape::{
+    ArrayShape, Dimension, FAST_SPACE, HOST_SPACE, Layout, ShapeId, ShapeTable, ShapeView,
+};

@@ -55,6 +55,8 @@ impl Dimension {
     }
 }
 
+/// The memory space of fast on-chip memory, as XLA for TPUs numbers it in layouts.
+pub const FAST_SPACE: i64 = 1;
 /// The memory space of the host, as XLA for TPUs numbers it in layouts.
 pub const HOST_SPACE: i64 = 5;
 

@@ -15,12 +15,10 @@ use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
 use crate::ir::size::ShapeCost;
-use crate::ir::{ArrayShape, ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
+use crate::ir::{ArrayShape, ComputationId, FAST_SPACE, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
 /// The memory space of HBM.
 const HBM: i64 = 0;
-/// The memory space of fast on-chip memory.
-const FAST: i64 = 1;
 /// The memory space of the common memory of v4, which libtpu uses as fast memory.
 const COMMON: i64 = 3;
 
@@ -193,7 +191,7 @@ fn counted(
     for (space, heap) in assignment.heaps(placed)? {
         match space {
             HBM => account.hbm = heap,
-            FAST | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
+            FAST_SPACE | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
             HOST_SPACE => account.on_host = heap,
             _ => {}
         }
@@ -312,7 +310,7 @@ fn assigned<T>(
             // values carried by loops and branches count as one.
             let row = Row(reader.steps.rows[reader.nodes.steps[second] as usize]);
             let opcode = module.opcode(row);
-            sizes.spaces[second] != FAST
+            sizes.spaces[second] != FAST_SPACE
                 || ranges.starts[first] == ranges.starts[second]
                 || matches!(opcode, Opcode::Parameter | Opcode::While | Opcode::Conditional)
         });

@@ -4,14 +4,11 @@ use super::residuals::shape_at;
 use crate::cost::Backend;
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
-use crate::ir::{HOST_SPACE, Module, Row};
+use crate::ir::{FAST_SPACE, HOST_SPACE, Module, Row};
 use crate::memory::{
     Memory, MemoryError, Options, Order, Rule, Space, Tables, memory, xla_account,
 };
 use hashbrown::HashSet;
-
-/// The memory space of fast memory in TPU programs, numbered as in layouts.
-const FAST: i64 = 1;
 
 /// How the peak is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +98,7 @@ impl AtPeak<'_> {
             return None;
         }
         Some(match first {
-            FAST => "kept in fast memory",
+            FAST_SPACE => "kept in fast memory",
             HOST_SPACE => "kept in host memory",
             0 => "kept in main memory",
             _ => "kept in another memory space",

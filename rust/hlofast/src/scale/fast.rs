@@ -4,13 +4,10 @@
 //! not grow stay, and of the others as many as there is room for at every step, small and short-lived
 //! ones first.
 
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{FAST_SPACE, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory, Options, Rule, Space, memory};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-
-/// The memory space of fast on-chip memory in TPU programs.
-pub(super) const FAST: i64 = 1;
 
 /// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
 /// `devices.toml`).
@@ -27,7 +24,8 @@ pub(super) struct Leaving(HashSet<(Row, usize)>);
 impl Leaving {
     /// What leaves the fast memory of `new`, the changed `old` with all arrays where they were.
     pub fn new(old: &Module, new: &Module) -> Self {
-        let options = Options { rule: Rule::Xla, space: Space::One(FAST), ..Options::default() };
+        let options =
+            Options { rule: Rule::Xla, space: Space::One(FAST_SPACE), ..Options::default() };
         let (Ok(before), Ok(after)) = (memory(old, &options), memory(new, &options)) else {
             return Self::default();
         };
@@ -41,7 +39,7 @@ impl Leaving {
         }
         let mut buffers: HashMap<u32, Buffer> = HashMap::new();
         for (before, value) in before.iter().zip(values) {
-            if value.memory_space == FAST && value.bytes > 0 {
+            if value.memory_space == FAST_SPACE && value.bytes > 0 {
                 let own = buffers.entry(value.buffer).or_default();
                 own.grows |= value.bytes > before.bytes;
                 own.values.push(value);

@@ -1,6 +1,6 @@
 //! Writes a module's text with new sizes.
 
-use super::fast::{FAST, Leaving};
+use super::fast::Leaving;
 use super::moves::Needless;
 use super::size::{Factor, MOST_AXES, Sizes, tidy};
 use super::windows::with_windows;
@@ -8,7 +8,7 @@ use super::{Attributed, ScaleError, Scaled, Work};
 use crate::comms::{DeviceGroups, Mesh};
 use crate::edit::{Edit, apply};
 use crate::ir::decode::{AttributeValue, DimensionLabel, WindowDimension, decode};
-use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId, ShapeView};
+use crate::ir::{ComputationId, FAST_SPACE, Flags, Module, Opcode, Row, ShapeId, ShapeView};
 use crate::print::shape_to_text;
 use std::collections::BTreeSet;
 
@@ -214,7 +214,7 @@ impl<'a, 'm> Writer<'a, 'm> {
 
     fn is_fast(&self, id: ShapeId) -> bool {
         let layout = self.module.shapes().array(id).and_then(|array| array.layout);
-        layout.is_some_and(|layout| layout.memory_space == FAST)
+        layout.is_some_and(|layout| layout.memory_space == FAST_SPACE)
     }
 
     /// The text of the shape of `row`, an array: as compiled, and after the change.

@@ -15,18 +15,14 @@ use super::scans::Scan;
 use super::waiting::readers;
 use crate::flow::without_clone_number;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{FAST_SPACE, Module, Opcode, Row};
 use crate::memory::Scheduler::List;
 use crate::memory::{LiveValue, Memory};
 use hashbrown::HashSet;
 use std::ops::RangeInclusive;
 
-/// The memory space of vector memory on TPUs.
-const FAST: i64 = 1;
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1 << 20;
-/// Limit on the rows that are opened for one value.
-const MOST_OPENED: usize = 256;
 
 type Change = (RangeInclusive<u32>, i64);
 type Rows = HashSet<Row, BuildMix>;
@@ -40,31 +36,31 @@ pub struct Delayed {
     pub held: Vec<Change>,
     /// The changes of bytes if XLA had not rematerialised what is read after the backward loop.
     pub restored: Vec<Change>,
-    /// The share of the gradients of an MLP that waits for the gradient of the scores; 0 if not known.
-    pub share: f64,
+    /// The share of the gradients of an MLP that waits for the gradient of the scores; None if not known.
+    pub share: Option<f64>,
 }
 
 /// The share of the gradients of an MLP's weights that waits for the gradient of the scores, by chip. All three rings
 /// of `dense_v5e_16`, `long_v5e_16` and `rings_long_v5e_16` do; one of three of `dense_v6e_8`, `long_v6e_8` and
-/// `rings_long_v6e_16`, where permutes take less time.
-fn share(chip: Option<Chip>) -> f64 {
+/// `rings_long_v6e_16`, where permutes take less time. None for chips whose latency hiding scheduler is not modelled.
+fn share(chip: Option<Chip>) -> Option<f64> {
     match chip {
-        Some(Chip::V5e) => 1.0,
-        Some(Chip::V6e) => 1.0 / 3.0,
-        _ => 0.0,
+        Some(Chip::V5e) => Some(1.0),
+        Some(Chip::V6e) => Some(1.0 / 3.0),
+        _ => None,
     }
 }
 
 impl Delayed {
-    /// What changes in the order of a scheduler: as XLA's memory scheduler counts it, what is recomputed after the
-    /// loop, and as the list's program is compiled, the rings.
+    /// What changes in the order of a scheduler. As XLA's memory scheduler counts it, that is what XLA has
+    /// rematerialised behind the loop; as a program is compiled in the list's order, the rings.
     pub fn of_order(
         module: &Module,
         (memory, values): (&Memory, &[LiveValue]),
         scans: &[Scan],
         (sizes, Counted { chip, order, .. }): (&[i64], Counted<'_>),
     ) -> Self {
-        let place = Place::new(module, memory, scans).filter(|_| share(chip) > 0.0);
+        let place = Place::new(module, memory, scans).filter(|_| share(chip).is_some());
         let Some(place) = place else { return Self::default() };
         let is_list = matches!(order, Order::Scheduled(List) | Order::Compiled(List));
         let rings = if is_list { place.rings(scans) } else { Rows::default() };
@@ -89,7 +85,7 @@ impl Delayed {
         scans: &[Scan],
         (rings, chip): (Option<&Rows>, Option<Chip>),
     ) -> Self {
-        let place = Place::new(module, memory, scans).filter(|_| share(chip) > 0.0);
+        let place = Place::new(module, memory, scans).filter(|_| share(chip).is_some());
         let Some((place, rings)) = place.zip(rings) else { return Self::default() };
         let restored = match chip {
             Some(Chip::V5e) => place.restored(values, false),
@@ -134,13 +130,13 @@ impl<'a> Place<'a> {
         self.memory.step_of(row).is_some_and(|step| step > self.end)
     }
 
-    /// Values of some size that rows of this place make.
-    fn made<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
-        self.rows_of(values).filter(|own| own.bytes >= LEAST)
+    /// Values that rows of this place make and that take memory.
+    fn large<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
+        self.made(values).filter(|own| own.bytes >= LEAST)
     }
 
     /// Values that rows of this place make.
-    fn rows_of<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
+    fn made<'v>(&self, values: &'v [LiveValue]) -> impl Iterator<Item = &'v LiveValue> {
         values.iter().filter(|own| {
             self.rows.contains(&own.row.0) && self.module.opcode(own.row) != Opcode::Parameter
         })
@@ -170,7 +166,8 @@ impl<'a> Place<'a> {
                 free.insert(row);
             }
             let is_end = module.opcode(row) == Opcode::CollectivePermuteStart && is_after;
-            if is_end && !depends.contains(&row) || needed.contains(&row) && free.contains(&row) {
+            let is_needed = needed.contains(&row) && free.contains(&row);
+            if is_needed || (is_end && !depends.contains(&row)) {
                 found.insert(row);
                 needed.extend(module.operands(row).iter().map(|own| Row(*own)));
             }
@@ -182,44 +179,49 @@ impl<'a> Place<'a> {
     /// memory is in device memory while it waits, if `sizes` tells its bytes.
     fn held(&self, values: &[LiveValue], rings: &Rows, sizes: &[i64]) -> Vec<Change> {
         let bytes_of = |own: &LiveValue| match sizes.get(own.shape.0 as usize) {
-            Some(size) if own.memory_space == FAST => *size,
+            Some(size) if own.memory_space == FAST_SPACE => *size,
             _ => own.bytes,
         };
-        let early = self.rows_of(values).filter(|own| own.first_step < self.end);
+        let read = self.read_by(rings);
+        let is_read = |own: &LiveValue| {
+            let part = own.path.first().copied();
+            read.contains(&(own.row, part)) || read.contains(&(own.row, None))
+        };
+        let early = self.made(values).filter(|own| own.first_step < self.end);
         let changes = early.filter(|own| bytes_of(own) >= LEAST).filter_map(|own| {
             if rings.contains(&own.row) {
                 return Some((own.first_step..=own.last_step.min(self.end), -own.bytes));
             }
-            let is_longer = own.last_step < self.end && self.is_read(own, rings);
+            let is_longer = own.last_step < self.end && is_read(own);
             is_longer.then(|| (own.last_step + 1..=self.end, bytes_of(own)))
         });
         changes.collect()
     }
 
-    /// Whether one of `rings` reads a value.
-    fn is_read(&self, value: &LiveValue, rings: &Rows) -> bool {
-        let module = self.module;
-        let users = |row: Row| module.users().get(row.0).iter().map(|own| Row(*own));
-        let is_part = |row: &Row| {
-            let index = module.tuple_index(*row);
-            value.path.first().is_none_or(|own| index.is_none_or(|index| index == *own as usize))
-        };
-        let mut open: Vec<Row> = users(value.row).filter(is_part).collect();
-        let mut known = Rows::default();
-        for _ in 0..MOST_OPENED {
-            let Some(row) = open.pop() else { return false };
-            if !known.insert(row) {
+    /// The results that `rings` read, with the element of a tuple; None for all of a result.
+    fn read_by(&self, rings: &Rows) -> HashSet<(Row, Option<u32>), BuildMix> {
+        let operands = |row: Row| self.module.operands(row).iter().map(|own| (Row(*own), None));
+        let mut open: Vec<(Row, Option<u32>)> =
+            rings.iter().flat_map(|row| operands(*row)).collect();
+        let mut read = HashSet::default();
+        while let Some((row, part)) = open.pop() {
+            if !read.insert((row, part)) {
                 continue;
             }
-            match module.opcode(row) {
-                Opcode::Bitcast | Opcode::GetTupleElement | Opcode::Tuple => {
-                    open.extend(users(row))
+            match self.module.opcode(row) {
+                Opcode::Bitcast => open.extend(operands(row)),
+                Opcode::Tuple => match part {
+                    Some(part) => open.extend(operands(row).nth(part as usize)),
+                    None => open.extend(operands(row)),
+                },
+                Opcode::GetTupleElement => {
+                    let part = self.module.tuple_index(row).and_then(|own| u32::try_from(own).ok());
+                    open.extend(operands(row).map(|(of, _)| (of, part)));
                 }
-                _ if rings.contains(&row) => return true,
                 _ => {}
             }
         }
-        false
+        read
     }
 
     /// Where XLA has rematerialised a value for a row after the backward loop, the value itself is in memory in a
@@ -231,14 +233,14 @@ impl<'a> Place<'a> {
         let early = rows().filter(|row| self.is_before(*row));
         let originals: HashSet<&[u8], BuildMix> =
             early.map(|row| without_clone_number(name(row))).collect();
-        let is_again = |row: &Row| {
+        let is_clone = |row: &Row| {
             let original = without_clone_number(name(*row));
             self.is_after(*row) && original != name(*row) && originals.contains(original)
         };
-        let again: Rows = rows().filter(is_again).collect();
+        let again: Rows = rows().filter(is_clone).collect();
         let is_again = |row: &Row| again.contains(row);
         let mut more = 0i64;
-        for own in self.made(values).filter(|_| !again.is_empty()) {
+        for own in self.large(values).filter(|_| !again.is_empty()) {
             let is_over = own.first_step < self.start && own.last_step > self.end;
             if !is_over && !is_again(&own.row) {
                 continue;

@@ -5,9 +5,10 @@
 //! waits for these gradients: unless it is in the order of the list scheduler, they run late, and what they read stays
 //! in memory until then. So where XLA for TPUs has rematerialised by itself, the model lets them wait under every policy
 //! that keeps less than the text does, unless XLA takes the list's order (`simulated.rs`; on v5e and v6e some wait
-//! then too, `delayed.rs`). Where the order is not known, they run at once if the peak is much lower then
-//! (`orders.rs`). Where XLA has not rematerialised, the text's order is that of a program that fits, and the model
-//! looks at another of XLA's orders as well (`memory/listed.rs`). Judged by `benches/policy_accuracy.py`.
+//! then too, `delayed.rs`). Where the order is not known, and on v5e and v6e where the count does not say that it is the
+//! list's, they run at once if the peak is much lower then (`orders.rs`). Where XLA has not rematerialised, the text's
+//! order is that of a program that fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`).
+//! Judged by `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;

@@ -83,14 +83,14 @@ impl Policies {
     }
 
     /// The same on v5e and v6e, in the order of the list scheduler after the latency hiding scheduler (`delayed.rs`).
-    fn delayed_peak(&self, fates: &[Fate]) -> (i64, usize) {
+    fn delayed_peak(&self, fates: &[Fate], share: f64) -> (i64, usize) {
         let [once, late] = [false, true].map(|may_move| {
             let (mut bytes, prefixes, _) = self.accounted(Some(fates), may_move);
             self.delayed.add_to(&mut bytes);
             bytes.highest(&prefixes)
         });
-        let more = late.0.saturating_sub(once.0) as f64 * self.delayed.share;
-        (once.0.saturating_add(more as i64), if self.delayed.share < 1.0 { once.1 } else { late.1 })
+        let more = late.0.saturating_sub(once.0) as f64 * share;
+        (once.0.saturating_add(more as i64), if share < 1.0 { once.1 } else { late.1 })
     }
 
     /// Whether XLA's memory scheduler may prefer the order of a list, for which it counts `listed` bytes, to the text's
@@ -139,14 +139,13 @@ impl Policies {
         &self,
         fates: &[Fate],
         (mut bytes, prefixes): (Changes<'_>, &Prefixes),
-        (moves, mut scheduler): (bool, Option<Scheduler>),
+        (moves, scheduler): (bool, Option<Scheduler>),
     ) -> (i64, usize) {
-        if self.delayed.share > 0.0 {
-            if scheduler == Some(Scheduler::List) {
-                return self.delayed_peak(fates);
-            }
-            scheduler = None;
+        if let Some(share) = self.delayed.share.filter(|_| scheduler == Some(Scheduler::List)) {
+            return self.delayed_peak(fates, share);
         }
+        // With rings XLA may take a list against the count (`vision_v6e_8` with nothing saved): the peaks decide then.
+        let scheduler = scheduler.filter(|_| self.delayed.share.is_none());
         let mut lowest = bytes.highest(prefixes);
         let mut is_ahead = false;
         if !self.waiting.is_empty() && self.keeps_less(fates) {

@@ -76,8 +76,8 @@ impl Resharded {
     /// is still there for the product by the weights if that runs again too. An unknown chip counts as v5e, which
     /// needs the most.
     ///
-    /// As XLA's memory scheduler has it, a list exchanges one array after the other, and the other orders have the
-    /// gradient of the weights beside them.
+    /// As XLA's memory scheduler has it, on all chips, a list exchanges one array after the other, and in the other
+    /// orders the gradient of the weights is there before the sums are exchanged.
     pub fn beyond(&self, size: i64, is_kept: impl Fn(u32) -> bool) -> i64 {
         let kept = if is_kept(self.product) { size } else { 0 };
         let all = self.bytes.saturating_add(size);

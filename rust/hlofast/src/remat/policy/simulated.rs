@@ -8,8 +8,8 @@
 //! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each
 //! step of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with
 //! them. What it makes of the list's order is known where products run in loops around rings and XLA has rematerialised
-//! the text, and where devices exchange attention scores (`delayed.rs`). Elsewhere, and for policies that offload, the
-//! rules of `orders.rs` hold.
+//! the text, and where devices exchange attention scores (`delayed.rs`, `resharded.rs`). Elsewhere, and for policies
+//! that offload, the rules of `orders.rs` hold.
 
 use super::chip::Chip;
 use super::counted::{Counted, Order, counted_once};
@@ -80,7 +80,7 @@ impl Simulated {
 }
 
 impl Policies {
-    /// The same, by a rule, if the module ran in the order of one of XLA's schedulers.
+    /// The policies of the module by a rule, if it ran in the order of one of XLA's schedulers.
     pub(super) fn listed(
         &self,
         (module, cost, attribution, memory): (&Module, &Cost, &Attribution, &Memory),
