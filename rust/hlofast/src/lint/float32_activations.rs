@@ -7,6 +7,10 @@
 //! chose f32 for the sum; gathers and all-to-alls add nothing up, so the program could convert before them
 //! what it converts after them. Maxima and sums over features are statistics, which norms, routers and losses
 //! compute in f32 on purpose.
+//!
+//! Where activations or matmuls are f32, so is what is kept for the backward pass. `float32-residuals` then stays
+//! silent, and this rule promises by how much memory falls, too. Of values that are f32 only until the program
+//! converts what is sent, it promises nothing of memory.
 
 use super::batch_gathered;
 use super::constraint::is_constraint;
@@ -89,8 +93,8 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     let sums = OnceCell::new();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
-        // With one sharding, scores are not sent at all, nor are queries, keys and values that follow them. Where weights
-        // have 16 bits, nothing tells those from other values, so no all-to-all counts.
+        // With one sharding, scores are not sent at all, nor are queries, keys and values that follow them. Where
+        // weights have 16 bits, nothing tells those from other values, so no all-to-all counts.
         let follows = products.is_none() && collective.kind == AllToAll && !scores.is_empty();
         if follows || scores.binary_search(&number).is_ok() {
             continue;
@@ -171,6 +175,8 @@ fn find_streams(program: &Program<'_>, sites: &mut Vec<Site>) {
     if !sites.iter().skip(from).any(is_activation) {
         sites.truncate(from);
     }
+    // The memory falls once, whatever shows the fault, so that one place has the change of all. Residuals are read for
+    // it here, as `float32-residuals` does only without these places, or where they are too small for a finding.
     if let Some(site) = sites.iter_mut().skip(from).find(|site| site.key == 0) {
         site.change = narrowed(program, &wide);
     }

@@ -10,7 +10,9 @@
 //! attention in blocks, to which products of activations are added.
 //!
 //! Converted copies of 16-bit values do not count alone: compilers make and drop those by themselves. Nor
-//! do programs whose collectives show the same fault (`float32-activations`).
+//! do programs whose collectives show the same fault (`float32-activations`), which promises the fall of memory then,
+//! unless the program converts to 16 bits all that collectives send in f32: such values are f32 on their way only, and
+//! neither rule promises memory.
 
 use super::constraint::is_constraint;
 use super::finding::Measure;

@@ -8,6 +8,9 @@ use crate::ir::{Dimension, ElementKind, ElementType, Opcode, Row, ShapeId};
 use crate::memory::Resized;
 use crate::remat::{Residual, ResidualKind};
 
+/// The dimensions of an array whose slices shrink with it, though no loop stacks it.
+const LEAST_SLICED: usize = 3;
+
 /// What a loop writes into a stack of f32 values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
@@ -49,9 +52,11 @@ pub(super) fn alike(program: &Program<'_>, residual: &Residual, all: &[Residual]
     alike.map(|other| written(program, other)).collect()
 }
 
-/// The f32 arrays that take less once `residual` is 16-bit: those of its sizes, and of one layer of it. None
-/// before partitioning. Of several stacks of one shape, those of norms stay f32; where `residual` is a converted
-/// copy, so do all but such copies. The account knows arrays by shape, so that each shrinks by its part.
+/// The f32 arrays that take less once `residual` is 16-bit. None before partitioning. Of a stack, these are the arrays
+/// of its shape, those of the sizes of one layer, and those of one layer in a stack; of an array that no loop stacks,
+/// those of its sizes, and slices of it if it has three dimensions: one row of a matrix may be anything. Of several
+/// stacks of one shape, those of norms stay f32; where `residual` is a converted copy, so do all but such copies. The
+/// account knows arrays by shape, so that each shrinks by its part.
 pub(super) fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual]) -> Vec<Resized> {
     let shapes = program.module.shapes();
     let Some(own) = shapes.array(residual.shape).filter(|_| program.is_partitioned()) else {
@@ -62,9 +67,10 @@ pub(super) fn halved(program: &Program<'_>, residual: &Residual, all: &[Residual
     let is_its = |shape: &ShapeId| {
         shapes.array(*shape).is_some_and(|array| {
             let of = |wanted: &[Dimension]| array.dimensions().eq(wanted.iter().copied());
-            let is_slice = array.dimension(0).and_then(|first| first.bound()) == Some(1)
+            let is_slice = (residual.stacked.is_some() || sizes.len() >= LEAST_SLICED)
+                && array.dimension(0).and_then(|first| first.bound()) == Some(1)
                 && array.dimensions().skip(1).eq(sizes.iter().skip(1).copied());
-            // Scores, say, may have the sizes of a stack by chance, but they have another layout.
+            // Scores, say, may have the sizes of a stack by chance, but they mostly have another layout.
             let is_whole = match residual.stacked {
                 Some(_) => *shape == residual.shape,
                 None => of(&sizes),

@@ -7,17 +7,17 @@ use super::float32_residuals::{is_f32, moves, settle};
 use super::program::{Program, is_narrow};
 use super::site::Site;
 use crate::flow::origin::Path;
-use crate::flow::walk::Trail;
+use crate::flow::walk::{Trail, Use, conversions, uses_within};
 use crate::flow::{Phase, Place};
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
 use crate::memory::{Resized, Spared};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Limits on the rows between a copy and the array that it is a copy of, on the arrays that a fusion returns,
-/// and on the users of a row.
+/// Limits on the rows between a copy and the array that it is a copy of, and on the arrays that a fusion returns.
 const MOST_STEPS: usize = 64;
 const MOST_RESULTS: usize = 256;
-const MOST_USERS: usize = 256;
+/// Limit on the moves between two shapes of the same values: a step has few.
+const MOST_MOVES: usize = 16;
 /// An operation that computes an array element by element has no more operands.
 const MOST_OPERANDS: usize = 3;
 
@@ -29,76 +29,101 @@ fn scheduled(module: &Module) -> impl Iterator<Item = Row> + '_ {
     own.flat_map(|(_, own)| own.rows()).map(Row)
 }
 
-/// Gives all that shrinks with the residuals of one key to the first of them.
+/// Gives all that shrinks with the residuals of one key to the first of them. The account knows arrays by shape: of
+/// the bytes that several residuals of a key leave to one shape, the least count, as all of them shrink.
 pub(super) fn share_changes(program: &Program<'_>, sites: &mut [Site], stacks: &HashSet<ShapeId>) {
-    let mut first: HashMap<u64, usize> = HashMap::new();
-    for at in 0..sites.len() {
-        let to = *first.entry(sites[at].key).or_insert(at);
-        for own in std::mem::take(&mut sites[at].change.resized) {
-            let resized = &mut sites[to].change.resized;
-            match resized.iter_mut().find(|other| other.shape == own.shape) {
-                Some(other) => other.bytes = other.bytes.min(own.bytes),
-                None => resized.push(own),
-            }
+    let mut first: HashMap<u64, (usize, BTreeMap<ShapeId, u64>)> = HashMap::new();
+    for (at, site) in sites.iter_mut().enumerate() {
+        let (_, bytes) = first.entry(site.key).or_insert_with(|| (at, BTreeMap::new()));
+        for own in std::mem::take(&mut site.change.resized) {
+            bytes
+                .entry(own.shape)
+                .and_modify(|left| *left = own.bytes.min(*left))
+                .or_insert(own.bytes);
         }
     }
-    for at in first.into_values() {
+    let known = first.values().flat_map(|(_, bytes)| bytes.keys().copied()).collect();
+    if first.values().all(|(_, bytes)| bytes.is_empty()) {
+        return;
+    }
+    let moved = moved(program, &known);
+    let kept = by_chance(program.module, stacks);
+    let mut sorted: Vec<Place> = kept.iter().cloned().collect();
+    sorted.sort_by(|a, b| (a.row, &a.path).cmp(&(b.row, &b.path)));
+    let narrow = narrow(program.module);
+    for (at, mut bytes) in first.into_values() {
+        add_moved(program.module, &mut bytes, &moved);
+        let wide = bytes.keys().copied().collect();
+        let copies = Copies { program, wide, kept: &kept };
         let change = &mut sites[at].change;
-        change.resized = with_moved(program, std::mem::take(&mut change.resized));
-        change.kept = by_chance(program, stacks);
-        change.spared = copies(program, &change.resized, &change.kept);
+        change.spared = copies.of(&narrow);
+        change.kept.clone_from(&sorted);
+        change.resized = bytes.into_iter().map(|(shape, bytes)| Resized { shape, bytes }).collect();
     }
 }
 
-/// The arrays of `resized`, and those that hold the same f32 values in other shapes: before an all-to-all, say, or
-/// with two dimensions in one.
-fn with_moved(program: &Program<'_>, mut resized: Vec<Resized>) -> Vec<Resized> {
+/// The pairs of f32 shapes between which the program moves values with as many elements as one of `known` has: before
+/// and after an all-to-all, say, or with two dimensions in one.
+fn moved(program: &Program<'_>, known: &HashSet<ShapeId>) -> BTreeSet<(ShapeId, ShapeId)> {
     let (module, shapes) = (program.module, program.module.shapes());
     let elements = |shape: ShapeId| shapes.array(shape).and_then(|array| array.elements());
-    let sizes: HashSet<u64> = resized.iter().filter_map(|own| elements(own.shape)).collect();
-    let mut known: HashSet<ShapeId> = resized.iter().map(|own| own.shape).collect();
+    let sizes: HashSet<u64> = known.iter().filter_map(|shape| elements(*shape)).collect();
+    let is_wide = |row: Row| {
+        is_f32(module, row) && elements(module.shape(row)).is_some_and(|own| sizes.contains(&own))
+    };
     let passes = |opcode| moves(opcode) || opcode == Opcode::AllToAll;
-    for row in scheduled(module).filter(|_| !sizes.is_empty()) {
-        let is_wide = |row: Row| {
-            is_f32(module, row)
-                && elements(module.shape(row)).is_some_and(|own| sizes.contains(&own))
-        };
-        if !is_wide(row) {
-            continue;
-        }
+    let mut found = BTreeSet::new();
+    for row in scheduled(module).filter(|row| is_wide(*row)) {
         let mut trail = Trail::new(row);
-        let mut found = vec![module.shape(row)];
+        // What lies before the next array is found from there.
         while trail.step(module, passes) {
             let is_array = trail.path().is_empty() && trail.calls().is_empty();
             if is_array && is_wide(trail.row) {
-                found.push(module.shape(trail.row));
-            }
-        }
-        if !found.iter().any(|shape| known.contains(shape)) {
-            continue;
-        }
-        for shape in found {
-            if known.insert(shape) {
-                let bytes = shapes.logical_bytes(shape).unwrap_or(0) / 2;
-                resized.push(Resized { shape, bytes });
+                found.insert((module.shape(row), module.shape(trail.row)));
+                break;
             }
         }
     }
-    resized
+    found
 }
 
-/// The arrays that have the shape of one of `stacks`, which loops write, by chance.
-fn by_chance(program: &Program<'_>, stacks: &HashSet<ShapeId>) -> Vec<Place> {
-    let module = program.module;
+/// Adds the shapes that values of the shapes in `bytes` are `moved` to and from. All arrays of a shape count, whatever
+/// they hold; other arrays have so many elements only by chance. They shrink by the part of the shape that they are
+/// moved to or from; of several, by the smallest part.
+fn add_moved(
+    module: &Module,
+    bytes: &mut BTreeMap<ShapeId, u64>,
+    moved: &BTreeSet<(ShapeId, ShapeId)>,
+) {
+    let whole = |shape: ShapeId| module.shapes().logical_bytes(shape).unwrap_or(0);
+    for _ in 0..MOST_MOVES {
+        let mut next: BTreeMap<ShapeId, u64> = BTreeMap::new();
+        for (from, to) in moved.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]) {
+            let Some(left) = bytes.get(&from).filter(|_| !bytes.contains_key(&to)) else {
+                continue;
+            };
+            let left = u128::from(*left) * u128::from(whole(to)) / u128::from(whole(from).max(1));
+            let left = u64::try_from(left).unwrap_or(whole(to));
+            next.entry(to).and_modify(|most| *most = left.max(*most)).or_insert(left);
+        }
+        if next.is_empty() {
+            break;
+        }
+        bytes.extend(next);
+    }
+}
+
+/// The arrays of fusions that have the shape of one of `stacks`, which loops write, by chance.
+fn by_chance(module: &Module, stacks: &HashSet<ShapeId>) -> HashSet<Place> {
     let is_stack = |made: Row, row: Row| {
         let made = settle(module, Trail::within(made, &[row]), moves).row;
         matches!(module.opcode(made), Opcode::DynamicUpdateSlice | Opcode::Broadcast)
     };
-    let mut found = Vec::new();
+    let mut found = HashSet::new();
     for row in scheduled(module).filter(|row| module.opcode(*row) == Opcode::Fusion) {
         for result in results(module, row).filter(|own| stacks.contains(&own.shape)) {
             if !is_stack(result.made, row) {
-                found.push(Place { row, path: result.path });
+                found.insert(Place { row, path: result.path });
             }
         }
     }
@@ -132,21 +157,23 @@ fn results(module: &Module, row: Row) -> impl Iterator<Item = Returned> {
     found.into_iter()
 }
 
-/// The 16-bit copies of the f32 arrays of the shapes `resized`, but those at `kept`.
-///
-/// A copy is a conversion, or what backward code computes element by element of one such array and converts for
-/// matmuls: of 16-bit values, XLA computes it inside the matmuls that read it. It stays where loops read it, as those
-/// do that pass shards around a ring, and in another layout.
-fn copies(program: &Program<'_>, resized: &[Resized], kept: &[Place]) -> Vec<Spared> {
-    let module = program.module;
-    let copies = Copies { program, wide: resized.iter().map(|own| own.shape).collect(), kept };
+/// A 16-bit array that the compiler makes.
+struct Narrow {
+    row: Row,
+    shape: ShapeId,
+    /// Its value.
+    value: Trail,
+}
+
+/// The 16-bit arrays that the compiler makes by conversions, copies and fusions.
+fn narrow(module: &Module) -> Vec<Narrow> {
     let mut found = Vec::new();
-    for row in scheduled(module).filter(|_| !copies.wide.is_empty()) {
+    for row in scheduled(module) {
         let mut add = |shape: ShapeId, value: Trail| {
             let array = module.shapes().array(shape);
-            let is_narrow = array.is_some_and(|array| is_narrow(array.element_type));
-            let from = is_narrow.then(|| copies.source(row, value)).flatten();
-            found.extend(from.map(|from| Spared { row, shape, from }));
+            if array.is_some_and(|array| is_narrow(array.element_type)) {
+                found.push(Narrow { row, shape, value });
+            }
         };
         match module.opcode(row) {
             Opcode::Convert => add(module.shape(row), Trail::new(row)),
@@ -168,16 +195,30 @@ fn copies(program: &Program<'_>, resized: &[Resized], kept: &[Place]) -> Vec<Spa
     found
 }
 
-/// The search for copies.
+/// The search for 16-bit copies of f32 arrays.
+///
+/// A copy is a conversion, or what backward code computes element by element of one such array and converts: of 16-bit
+/// values, XLA computes it inside what reads it, which are matmuls for the most part; readers are not told apart, so
+/// that an array which a collective sends counts too. It stays where loops read it, as those do that pass shards around
+/// a ring, where it leaves its computation, where its readers are too many to follow, and in another layout.
 struct Copies<'a, 'p> {
     program: &'a Program<'p>,
     /// The shapes of the f32 arrays.
     wide: HashSet<ShapeId>,
     /// Arrays that have one of these shapes by chance.
-    kept: &'a [Place],
+    kept: &'a HashSet<Place>,
 }
 
 impl Copies<'_, '_> {
+    /// Those of `narrow` that are copies.
+    fn of(&self, narrow: &[Narrow]) -> Vec<Spared> {
+        let spared = |own: &Narrow| {
+            let from = self.source(own.row, own.value.clone())?;
+            Some(Spared { row: own.row, shape: own.shape, from })
+        };
+        narrow.iter().filter_map(spared).collect()
+    }
+
     /// The array that the 16-bit value at `trail`, which `row` passes on, is a copy of.
     fn source(&self, row: Row, trail: Trail) -> Option<Place> {
         let module = self.program.module;
@@ -185,14 +226,15 @@ impl Copies<'_, '_> {
         let converted = copy.operand(module, 0);
         let mut value = converted.filter(|_| module.opcode(copy.row) == Opcode::Convert)?;
         let maker = copy.calls().first().copied().unwrap_or(copy.row);
-        let is_in_matmuls = || {
-            let is_backward = |row| self.program.runs(row).phase != Phase::Forward;
-            is_backward(maker) && is_backward(row) && !enters_loop(module, maker)
+        let is_inlined = || {
+            let is_backward =
+                |row| matches!(self.program.runs(row).phase, Phase::Backward | Phase::Recompute);
+            is_backward(maker) && is_backward(row) && stays_inside(self.program, &copy)
         };
         let mut is_plain = true;
         for _ in 0..MOST_STEPS {
             if let Some(place) = self.held(&value) {
-                let is_copy = !self.kept.contains(&place) && (is_plain || is_in_matmuls());
+                let is_copy = !self.kept.contains(&place) && (is_plain || is_inlined());
                 return is_copy.then_some(place);
             }
             if !value.step(module, moves) {
@@ -211,7 +253,7 @@ impl Copies<'_, '_> {
             ([], _) if module.opcode(row) != Opcode::GetTupleElement => {
                 Place { row, path: path.into() }
             }
-            ([fusion], []) => {
+            ([fusion], []) if is_f32(module, row) => {
                 let own = results(module, *fusion).find(|own| own.made == row)?;
                 Place { row: *fusion, path: own.path }
             }
@@ -226,25 +268,11 @@ impl Copies<'_, '_> {
     }
 }
 
-/// Whether a loop reads what `row` makes, whatever moves it there.
-fn enters_loop(module: &Module, row: Row) -> bool {
-    let mut rows = vec![row];
-    for at in 0..MOST_STEPS {
-        let Some(own) = rows.get(at).copied() else { break };
-        let users = module.users().get(own.0).iter().take(MOST_USERS);
-        for user in users.map(|user| Row(*user)) {
-            match module.opcode(user) {
-                Opcode::While => return true,
-                Opcode::Tuple
-                | Opcode::GetTupleElement
-                | Opcode::Bitcast
-                | Opcode::CopyStart
-                | Opcode::CopyDone => rows.push(user),
-                _ => {}
-            }
-        }
-    }
-    false
+/// Whether all that reads the value at `copy` is in its computation, and none of it is a loop.
+fn stays_inside(program: &Program<'_>, copy: &Trail) -> bool {
+    let module = program.module;
+    let is_inside = |used: &Use| !matches!(module.opcode(used.row), Opcode::Tuple | Opcode::While);
+    uses_within(&program.walk, copy.row, copy.calls(), conversions, is_inside).is_some()
 }
 
 /// The only array among the operands of what computes the value at `trail` element by element, or slices it.

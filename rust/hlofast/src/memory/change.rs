@@ -166,9 +166,12 @@ pub fn memory_after(
     let frame = frame.marked();
     let donating = (!change.donated.is_empty()).then(|| frame.donating(module, &change.donated));
     let frame = donating.as_ref().unwrap_or(frame);
-    let resized =
-        change.resized.iter().filter_map(|own| Some((own.shape, i64::try_from(own.bytes).ok()?)));
-    let resized: HashMap<ShapeId, i64> = resized.collect();
+    // Where parts of the change resize one shape differently, the largest bytes count: the peak falls at least so far.
+    let mut resized: HashMap<ShapeId, i64> = HashMap::new();
+    for own in &change.resized {
+        let Ok(bytes) = i64::try_from(own.bytes) else { continue };
+        resized.entry(own.shape).and_modify(|most| *most = bytes.max(*most)).or_insert(bytes);
+    }
     let changed = |shape, bytes| {
         let own = resized.get(&shape).copied();
         own.unwrap_or_else(|| change.bytes(module, shape, bytes))
