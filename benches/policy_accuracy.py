@@ -62,8 +62,7 @@ KINDS = ("refused by XLA", "fits without checkpointing", "checkpointed")
 
 def texts() -> dict[str, bytes]:
     """By program: its text without checkpointing."""
-    archives = [policy_texts.unpack(name) for name in ("texts", "unrolled", "variants")]
-    return {name: text for texts in archives for name, text in texts.items()}
+    return policy_texts.unpack("texts", "unrolled", "variants")
 
 
 def keyed(every: dict[str, bytes]) -> dict[tuple[str, str], bytes]:
@@ -100,9 +99,7 @@ def nameless() -> dict[tuple[str, str], bytes]:
 
 def small() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs compiled for one rule, most of them small."""
-    return keyed(
-        {k: v for own in policy_texts.LOWERED for k, v in policy_texts.unpack(own).items()}
-    )
+    return keyed(policy_texts.unpack(*policy_texts.LOWERED))
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from test_policies_roomy import errors_of
+from test_policies_roomy import distances, errors_of
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +16,7 @@ def errors() -> dict[str, dict[str, float]]:
 
 @pytest.mark.parametrize("is_held_out", [False, True])
 def test_peaks_are_those_of_the_compiled_programs(errors, is_held_out):
-    own = [own for name, own in errors.items() if name.startswith("held_") == is_held_out]
-    every = [abs(error) for program in own for error in program.values()]
+    every = distances(errors, is_held_out)
     assert len(every) == (8 if is_held_out else 12)
     assert statistics.median(every) <= 0.03
     assert max(every) <= 0.09

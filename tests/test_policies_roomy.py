@@ -31,6 +31,12 @@ def errors_of(archive: str) -> dict[str, dict[str, float]]:
     return found
 
 
+def distances(errors: dict[str, dict[str, float]], is_held_out: bool) -> list[float]:
+    """The errors without their signs, of the programs that are held out or of the others."""
+    own = [own for name, own in errors.items() if name.startswith("held_") == is_held_out]
+    return [abs(error) for program in own for error in program.values()]
+
+
 @pytest.fixture(scope="module")
 def errors() -> dict[str, dict[str, float]]:
     return errors_of("roomy")

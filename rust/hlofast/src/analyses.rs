@@ -20,7 +20,7 @@ use crate::flow::{Attribution, Callers, Sources, attribution};
 use crate::ir::{Module, Opcode, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{self, Change, Frame, Memory, MemoryError, Packing, Tables, XlaAccount};
-use crate::remat::policy::{Chip, Counted, How, NoPolicies, Order, Policies};
+use crate::remat::policy::{Chip, Counted, How, NoPolicies, OrderOf, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
@@ -394,7 +394,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             _ => Ok(Vec::new()),
         };
         let overwriting = overwriting.unwrap_or_default();
-        let order = Order::default();
+        let order = OrderOf::Text;
         let how = Counted { peak, overwriting: &overwriting, is_apart, chip, order };
         let (cost, attribution) = (self.cost(), self.attribution());
         let mut policies = Policies::new(self.module(), cost, attribution, memory, how)?;

@@ -110,7 +110,7 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
     let residuals = residuals(module, program.cost, program.attribution);
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let total = residuals.iter().fold(0u64, |sum, own| sum.saturating_add(size(own.bytes)));
-    // By element type and dimensions, whatever the layout: a number, and the bytes of all.
+    // By element type and dimensions, whatever the layout: the bytes of all.
     let mut alike: HashMap<(ElementType, Vec<Dimension>), u64> = HashMap::new();
     let kind = |shape: ShapeId| {
         let array = module.shapes().array(shape)?;

@@ -24,14 +24,13 @@ pub struct Counted<'a> {
     /// The chip, if it is known and matters.
     pub chip: Option<Chip>,
     /// In which order the rows run.
-    pub order: Order,
+    pub order: OrderOf,
 }
 
 /// In which order an account has the rows of a module.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderOf {
     /// That of the text.
-    #[default]
     Text,
     /// That of a scheduler, as the compiled program has it.
     Compiled(Scheduler),

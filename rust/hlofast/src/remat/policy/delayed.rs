@@ -11,7 +11,7 @@
 
 use super::base::Changes;
 use super::chip::Chip;
-use super::counted::{Counted, Order};
+use super::counted::{Counted, OrderOf};
 use super::scans::Scan;
 use super::waiting::readers;
 use crate::flow::without_clone_number;
@@ -63,10 +63,10 @@ impl Delayed {
     ) -> Self {
         let place = Place::new(module, memory, scans).filter(|_| share(chip).is_some());
         let Some(place) = place else { return Self::default() };
-        let is_list = matches!(order, Order::Scheduled(List) | Order::Compiled(List));
+        let is_list = matches!(order, OrderOf::Scheduled(List) | OrderOf::Compiled(List));
         let rings = if is_list { place.rings(scans) } else { Rows::default() };
         match order {
-            Order::Scheduled(_) => {
+            OrderOf::Scheduled(_) => {
                 Delayed { rings, restored: place.restored(values, is_list), ..Self::default() }
             }
             _ => Delayed { held: place.held(values, &rings, sizes), ..Self::default() },

@@ -76,7 +76,7 @@ mod widened;
 pub use before::How;
 pub use chip::Chip;
 pub use choose::{choose, frontier};
-pub use counted::{Counted, Order};
+pub use counted::{Counted, OrderOf};
 pub use iterations::Iteration;
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
@@ -343,7 +343,8 @@ impl Policies {
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
-        let fixed = with_scores(fixed, module, &scans, &timeline, Some(local), (chip, Order::Text));
+        let fixed =
+            with_scores(fixed, module, &scans, &timeline, Some(local), (chip, OrderOf::Text));
         Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
     }
 

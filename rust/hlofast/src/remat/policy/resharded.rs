@@ -15,7 +15,7 @@
 
 use super::base::Timeline;
 use super::chip::Chip;
-use super::counted::Order;
+use super::counted::OrderOf;
 use super::graph::{Graph, Node};
 use super::scans::Scan;
 use super::scores::sizes;
@@ -51,7 +51,7 @@ pub struct Resharded {
     narrow: i64,
     form: Form,
     chip: Option<Chip>,
-    order: Order,
+    order: OrderOf,
 }
 
 /// What is exchanged besides the exponentials.
@@ -81,12 +81,12 @@ impl Resharded {
     pub fn beyond(&self, size: i64, is_kept: impl Fn(u32) -> bool) -> i64 {
         let kept = if is_kept(self.product) { size } else { 0 };
         let all = self.bytes.saturating_add(size);
-        let is_listed = self.order == Order::Compiled(Scheduler::List);
+        let is_listed = self.order == OrderOf::Compiled(Scheduler::List);
         let more = match (self.form, self.chip) {
             (Form::Alone, _) if self.mixed.is_some_and(&is_kept) => kept,
             (Form::Alone, _) => size,
-            _ if self.order == Order::Scheduled(Scheduler::List) => self.bytes,
-            (Form::WithSums, _) if matches!(self.order, Order::Scheduled(_)) => {
+            _ if self.order == OrderOf::Scheduled(Scheduler::List) => self.bytes,
+            (Form::WithSums, _) if matches!(self.order, OrderOf::Scheduled(_)) => {
                 all.saturating_add(self.narrow)
             }
             (_, Some(Chip::V5e)) | (Form::WithSums, None) => all,
@@ -112,7 +112,7 @@ pub fn resharded(
     scan: &Scan,
     softmaxes: &[Softmax],
     timeline: &Timeline,
-    (chip, order): (Option<Chip>, Order),
+    (chip, order): (Option<Chip>, OrderOf),
 ) -> Vec<Resharded> {
     let body = &scan.body;
     let of_stack = |stack: &Stack| {

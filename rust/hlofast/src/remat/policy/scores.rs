@@ -10,7 +10,7 @@
 
 use super::base::Timeline;
 use super::chip::Chip;
-use super::counted::Order;
+use super::counted::OrderOf;
 use super::fixed::Fixed;
 use super::graph::Graph;
 use super::resharded::resharded;
@@ -74,7 +74,7 @@ pub fn with_scores(
     scans: &[Scan],
     timeline: &Timeline,
     local: Option<&Local>,
-    (chip, order): (Option<Chip>, Order),
+    (chip, order): (Option<Chip>, OrderOf),
 ) -> Vec<Fixed> {
     let is_scheduled = module.is_scheduled();
     if chip == Some(Chip::Gpu) || is_scheduled && Backend::of_module(module) != Backend::Tpu {

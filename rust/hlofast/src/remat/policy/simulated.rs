@@ -12,7 +12,7 @@
 //! that offload, the rules of `orders.rs` hold.
 
 use super::chip::Chip;
-use super::counted::{Counted, Order, counted_once};
+use super::counted::{Counted, OrderOf, counted_once};
 use super::delayed::Delayed;
 use super::orders::made_early;
 use super::scans::scans;
@@ -97,8 +97,8 @@ impl Policies {
         let bytes = counted_once(&other, &counted.twice(&other, &values));
         let peak = bytes.into_iter().max()?.checked_add(self.timeline.beyond)?;
         let order = match rule {
-            Rule::Values => Order::Scheduled(scheduler),
-            _ => Order::Compiled(scheduler),
+            Rule::Values => OrderOf::Scheduled(scheduler),
+            _ => OrderOf::Compiled(scheduler),
         };
         let counted = Counted { peak, order, ..counted };
         let early = match (scheduler, are_deferred) {
