@@ -8,16 +8,18 @@
 //! then too, `delayed.rs`). Where the order is not known, and on v5e and v6e where the count does not say that it is the
 //! list's, they run at once if the peak is much lower then (`orders.rs`). Where XLA has not rematerialised, the text's
 //! order is that of a program that fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`).
+//! If its layers are checkpointed, the gradients may wait in that order (`reordered.rs`).
 //! Judged by `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
+use super::recomputed::Recomputed;
 use super::run_order::MANY;
 use super::scans::{is_heavy, node_of};
 use crate::flow::has_compiler_clones;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
@@ -32,22 +34,25 @@ pub struct Late {
     /// Whether weights are gathered from few devices. Then the gradients do not wait under policies that
     /// keep nothing of a layer; fitted on `benches/policy_accuracy.py`.
     is_few: bool,
+    /// Whether XLA has not rematerialised the text. Then `changes` are for another order only.
+    fits: bool,
     /// The changes of bytes if the gradients move.
     pub changes: Vec<(RangeInclusive<u32>, i64)>,
 }
 
 impl Late {
-    /// Those of the body `back` of the loop `backward`, whose gradients of weights end in stacks. `is_fixed`
-    /// tells which nodes of the forward body are made from weights alone.
+    /// Those of the body `back` of the loop `backward`, whose gradients of weights end in stacks. None in a text that
+    /// fits and is not checkpointed.
     pub fn new(
         module: &Module,
         memory: &Memory,
         ([body, back], backward): ([&Graph; 2], Row),
-        is_fixed: &[bool],
+        recomputed: &Recomputed,
         values: &[LiveValue],
     ) -> Self {
+        let fits = !has_compiler_clones(module);
         let body_of = module.called(backward, CallRole::Body);
-        let Some(id) = body_of.filter(|_| has_compiler_clones(module)) else {
+        let Some(id) = body_of.filter(|_| !fits || recomputed.is_checkpointed) else {
             return Self::default();
         };
         let of = |id: ComputationId| {
@@ -73,21 +78,25 @@ impl Late {
             open.extend(back.operands(at).iter().chain(&own.whole));
         }
         let rows = back.nodes.iter().filter(|own| own.element.is_none()).map(|own| own.outer);
-        let rows = rows.filter(|row| !needed.contains(row)).collect();
-        let is_few = gathered_from(module, body, is_fixed) < MANY;
-        let mut late = Late { rows, end, is_few, changes: Vec::new() };
-        late.changes = of(id).filter_map(|value| late.change(module, back, value)).collect();
+        let mut rows: HashSet<Row, BuildMix> = rows.filter(|row| !needed.contains(row)).collect();
+        if fits {
+            rows.extend(beside_collectives(back, &is_needed));
+        }
+        let is_few = gathered_from(module, body, &recomputed.is_fixed) < MANY;
+        let mut late = Late { rows, end, is_few, fits, changes: Vec::new() };
+        let change = |value| late.change(module, back, value, &is_needed);
+        late.changes = of(id).filter_map(change).collect();
         late
     }
 
     /// The last step at which `row` reads a value that it reads at `step` in the text.
     pub fn read_at(&self, row: Row, step: u32) -> u32 {
-        if self.rows.contains(&row) { step.max(self.end) } else { step }
+        if !self.fits && self.rows.contains(&row) { step.max(self.end) } else { step }
     }
 
     /// Whether gradients move under a policy that keeps something of a layer in device memory, or does not.
     pub fn moves(&self, is_any_saved: bool) -> bool {
-        !self.rows.is_empty() && (is_any_saved || !self.is_few)
+        !self.fits && !self.rows.is_empty() && (is_any_saved || !self.is_few)
     }
 
     /// What late rows read is live for longer, and what they make is not live before the other work is done.
@@ -96,6 +105,7 @@ impl Late {
         module: &Module,
         back: &Graph,
         value: &LiveValue,
+        is_needed: &[bool],
     ) -> Option<(RangeInclusive<u32>, i64)> {
         let is_state = matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While);
         let node = node_of(back, value).filter(|_| value.bytes >= LEAST && !is_state)?;
@@ -103,7 +113,8 @@ impl Late {
         // Slices of stacks leave with the stacks (`again.rs`).
         let is_stack = matches!(own.opcode, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice);
         let is_late = self.rows.contains(&value.row);
-        if value.first_step > self.end || is_late && is_stack {
+        // A collective that runs beside a late product is needed for itself.
+        if value.first_step > self.end || is_late && (is_stack || is_needed[node as usize]) {
             return None;
         }
         if is_late {
@@ -114,6 +125,18 @@ impl Late {
         let is_longer = is_read_late && value.last_step < self.end;
         is_longer.then(|| (value.last_step + 1..=self.end, value.bytes))
     }
+}
+
+/// The rows whose products only gradients of weights need, although a part of them is needed: XLA runs pieces of
+/// asynchronous collectives in the fusions of products.
+fn beside_collectives(back: &Graph, is_needed: &[bool]) -> impl Iterator<Item = Row> {
+    let mut is_late: HashMap<Row, bool, BuildMix> = HashMap::default();
+    for (own, needed) in back.nodes.iter().zip(is_needed) {
+        if own.element.is_none() && own.opcode.is_matmul() {
+            *is_late.entry(own.outer).or_insert(true) &= !needed;
+        }
+    }
+    is_late.into_iter().filter(|(_, own)| *own).map(|(row, _)| row)
 }
 
 /// Whether products of a body run in loops that the compiler made to pass shards around a ring. Loops of the

@@ -50,6 +50,7 @@ mod price;
 mod products;
 mod recomputed;
 mod remade;
+mod reordered;
 mod resharded;
 mod retimed;
 mod rings;
@@ -95,6 +96,7 @@ use before::{Before, LaidScans, scans_before};
 use delayed::Delayed;
 use fixed::Fixed;
 use graph::MOST_ROWS;
+use reordered::Reordered;
 use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
@@ -183,6 +185,8 @@ pub struct Policies {
     listed: Option<Box<Policies>>,
     /// The scans in the orders of XLA's schedulers, if these tell which one XLA takes.
     simulated: Option<Box<Simulated>>,
+    /// The same of checkpointed layers.
+    reordered: Option<Box<Reordered>>,
     /// In the order of a list: the steps and bytes of what it makes before it is read.
     early: Vec<(RangeInclusive<u32>, i64)>,
     /// What is known before optimisation; None in a scheduled module.
@@ -248,12 +252,13 @@ impl Policies {
         };
         let rule = memory.options.rule;
         let simulated = Simulated::new(module, &own, (chip, rule), listed).map(Box::new);
+        let reordered = Reordered::new(module, &own, (chip, rule), listed).map(Box::new);
         let may_be_listed = own.may_be_listed(module, chip);
         let listed = may_be_listed.then(|| listed((Scheduler::List, rule))).flatten();
         let is_exchanged = own.exchanges_scores_on(chip);
         let rings = simulated.as_deref().filter(|_| !is_exchanged).map(Simulated::rings);
         let delayed = Delayed::of_text(module, (memory, &values), &own.scans, (rings, chip));
-        Ok(Self { listed, simulated, delayed, ..own })
+        Ok(Self { listed, simulated, reordered, delayed, ..own })
     }
 
     /// Those of scans of a scheduled module.
@@ -292,6 +297,7 @@ impl Policies {
             late: None,
             listed: None,
             simulated: None,
+            reordered: None,
             early: Vec::new(),
             before: None,
             timeline,
@@ -540,6 +546,10 @@ impl Policies {
             None => self.lowest(fates, (bytes, &prefixes), (moves, scheduler)),
         };
         let mut timeline = other.map_or(&self.timeline, |own| &own.timeline);
+        if let Some(reordered) = self.reordered.as_deref().filter(|_| fates != self.as_is()) {
+            let (most, at) = reordered.highest(self, fates, peak);
+            (peak, step) = (most, at.unwrap_or(step));
+        }
         // Of its orders XLA takes the one that needs less memory.
         if let Some((late, own)) = self.late.as_deref() {
             let (most, at) = late.highest(fates, own);

@@ -82,6 +82,15 @@ impl Policies {
         bytes.highest(&prefixes)
     }
 
+    /// The same if these gradients wait as they do in a program that fits and is not in the list's order (`late.rs`).
+    pub(super) fn with_late(&self, fates: &[Fate]) -> (i64, usize) {
+        let (mut bytes, prefixes, _) = self.accounted(Some(fates), false);
+        for (steps, size) in self.scans.iter().flat_map(|scan| &scan.late.changes) {
+            bytes.add(steps.clone(), *size);
+        }
+        bytes.highest(&prefixes)
+    }
+
     /// The same on v5e and v6e, in the order of the list scheduler after the latency hiding scheduler (`delayed.rs`).
     fn delayed_peak(&self, fates: &[Fate], share: f64) -> (i64, usize) {
         let [once, late] = [false, true].map(|may_move| {

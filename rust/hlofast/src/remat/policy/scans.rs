@@ -394,7 +394,7 @@ impl Finder<'_> {
         let (late, widened) = match self.is_tpu {
             true => {
                 let loops = ([&body, &back], backward);
-                let late = Late::new(module, self.memory, loops, &recomputed.is_fixed, self.values);
+                let late = Late::new(module, self.memory, loops, &recomputed, self.values);
                 (late, widened(module, (&body, body_id), self.values, self.sizes))
             }
             // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
