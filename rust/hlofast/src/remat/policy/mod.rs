@@ -486,7 +486,9 @@ impl Policies {
         let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::work);
         let own = nodes.sum::<usize>() + scans * (self.timeline.steps() + self.savable.len());
         let may_move = self.scans.iter().any(|scan| !scan.late.changes.is_empty());
+        let counted = self.simulated.is_some() || self.reordered.is_some();
         let orders = 1 + usize::from(self.listed.is_some()) + usize::from(may_move);
+        let orders = orders + if counted { Scheduler::ALL.len() } else { 0 };
         unrolled + orders * own
     }
 
