@@ -52,7 +52,7 @@ NAMED = {
 OFFLOADS = ("offload_mlp",)
 UNLIKE = ("unlike", "unlike2", "unlike3", "unlike4", "unlike5", "vmapped", "functions")
 """Train steps unlike the others, without and with the device."""
-OTHERS = ("groups", "nameless", "offloaded")
+OTHERS = ("groups", "nameless", "offloaded", "second")
 """Kinds of programs with rows of their own."""
 MOVED = ("offload_dots", "offload_input")
 """Policies under which only the texts of `policy_offloaded` are compiled."""
@@ -78,6 +78,11 @@ def read_all(folder: Path, pattern: str = "*.txt") -> dict[tuple[str, str], byte
 def checkpointed() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are checkpointed."""
     return keyed(policy_texts.unpack("checkpointed"))
+
+
+def checkpointed_second() -> dict[tuple[str, str], bytes]:
+    """By program and policy: second texts of such programs, compiled after all rules for them."""
+    return keyed(policy_texts.unpack("checkpointed_second"))
 
 
 def in_groups() -> dict[tuple[str, str], bytes]:
@@ -152,7 +157,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
-    moved = offloaded()
+    moved, second = offloaded(), checkpointed_second()
     for name in ("offloaded", *policy_texts.LOWERED):
         for (program, policy), own in policy_texts.pairs(name).items():
             compiled.setdefault(program, {})[policy] = own["peak"]
@@ -164,12 +169,18 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     }
     sets = (
         ("after", plain | checkpointed() | in_groups() | small()),
+        ("after", second),
         ("after", moved),
         ("after", loops),
         ("before", before),
         ("before", loops_before),
     )
-    kinds = {id(moved): "offloaded", id(loops): "nameless", id(loops_before): "nameless"}
+    kinds = {
+        id(moved): "offloaded",
+        id(second): "second",
+        id(loops): "nameless",
+        id(loops_before): "nameless",
+    }
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -528,6 +539,7 @@ def main() -> None:
         "exchanged scores": [row for row in after if row["kind"] == "exchanged"],
         "rings": [row for row in after if row["kind"] == "rings"],
         "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
+        "checkpointed, second texts": [row for row in after if row["kind"] == "second"],
         "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],
         "plain loops": [r for r in after if r["text"] == "none" and r["kind"] == "nameless"],

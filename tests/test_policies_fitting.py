@@ -11,7 +11,7 @@ import pytest
 import hlofast
 from conftest import CHECKOUT, FIXTURES
 from hlofast import _policy_fields
-from test_policies import BUILT_IN, device_of
+from test_policies import device_of
 
 sys.path.insert(0, str(FIXTURES))
 sys.path.insert(0, str(CHECKOUT / "benches"))
@@ -96,12 +96,39 @@ def test_grouped_heads_of_one_example_write_no_gradient_before_optimisation() ->
     assert abs(_error("lowered", "long_v6e_8", "nothing")) <= 0.04
 
 
-def _error(archive: str, program: str, policy: str) -> float:
-    """The error of a peak that is modelled from a text without checkpointing."""
-    name = program if archive == "texts" else f"{program}.none"
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("dense_v5e_8.nothing", "attention_names"),
+        ("sgd_v5e_8.nothing", "attention_names"),
+        ("vision_v5e_8.nothing", "attention_names"),
+        ("held_sgd_v5e_8.nothing", "attention_names"),
+        ("held_dense_v5p_16.nothing", "plain_dots"),
+        ("held_dense_v5p_16.nothing", "attention_names"),
+    ],
+)
+def test_gradients_wait_under_a_policy_that_saves_more_than_the_text(
+    text: str, policy: str
+) -> None:
+    """The text is in the order of the list scheduler, the policy is not: without, 5 to 8 % too low."""
+    assert abs(_error("checkpointed", text, policy)) <= 0.035
+
+
+def test_a_checkpointed_text_keeps_its_own_peak() -> None:
+    for text in ("dense_v5e_8.nothing", "held_sgd_v5e_8.nothing", "dense_v5p_8.nothing"):
+        module = hlofast.loads(policy_texts.unpack("checkpointed")[text], device=device_of(text))
+        policies = module.remat().policies
+        assert abs(policies.as_compiled.peak / policies.peak - 1) <= 0.01, text
+
+
+def _error(archive: str, text: str, policy: str) -> float:
+    """The error of a peak that is modelled from a text, of a program without checkpointing or PROGRAM.POLICY."""
+    program = text.split(".")[0]
+    name = f"{text}.none" if archive == "lowered" else text
     module = hlofast.loads(policy_texts.unpack(archive)[name], device=device_of(program))
     policies = module.remat().policies
-    return policies.policy(BUILT_IN[policy]).peak / policy_texts.peaks()[program][policy] - 1
+    own = policy_accuracy.policy_of(policies, policy, program)
+    return own.peak / policy_texts.peaks()[program][policy] - 1
 
 
 @pytest.mark.once
@@ -121,7 +148,7 @@ def test_notes_tell_the_errors_that_the_judge_finds() -> None:
 
     notes = {
         _policy_fields.ERROR: errors(("texts", "roomy"), "after", True),
-        _policy_fields.ERROR_CHECKPOINTED: errors(("texts", "unrolled"), "after", False),
+        _policy_fields.ERROR_CHECKPOINTED: errors(("texts", "second"), "after", False),
         _policy_fields.ERROR_UNROLLED: errors(("unrolled",), "after", True),
         _policy_fields.ERROR_BEFORE: errors(("texts",), "before", True),
         _policy_fields.ERROR_UNROLLED_BEFORE: errors(("unrolled",), "before", True),

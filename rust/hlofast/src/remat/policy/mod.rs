@@ -185,7 +185,7 @@ pub struct Policies {
     listed: Option<Box<Policies>>,
     /// The scans in the orders of XLA's schedulers, if these tell which one XLA takes.
     simulated: Option<Box<Simulated>>,
-    /// The same of checkpointed layers.
+    /// The scans of a checkpointed text in these orders.
     reordered: Option<Box<Reordered>>,
     /// In the order of a list: the steps and bytes of what it makes before it is read.
     early: Vec<(RangeInclusive<u32>, i64)>,
