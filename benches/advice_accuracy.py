@@ -41,6 +41,7 @@ NAMES = tuple(
         "eighth",
         "ninth",
         "tenth",
+        "eleventh",
     )
 )
 FOLDERS = [FIXTURES / own for own in NAMES]
@@ -96,6 +97,12 @@ DEVICES = {
     "swin": "tpu-v5e",
     "wave": "tpu-v5p",
     "olmo": "tpu-v5e",
+    "deepseek": "tpu-v5p",
+    "retention": "tpu-v6e",
+    "ranking": "tpu-v5e",
+    "translation": "tpu-v5e",
+    "convnext": "tpu-v5p",
+    "denoiser": "tpu-v5e",
 }
 TWINS = {
     "decoder.none": "decoder.saved",
@@ -115,6 +122,7 @@ TWINS = {
     "hybrid.none": "hybrid.decays_once",
     "video.summed_again": "video.summed_once",
     "delta.summed_again": "delta.summed_once",
+    "retention.checkpoint_twice": "retention.checkpoint_once",
 }
 PROMISES = (
     # Train step, rules that find the fault, what they promise.
@@ -316,6 +324,41 @@ TENTH = tuple(
     )
 )
 """Promises of float32 values, written after the rules had been mended for those above."""
+ELEVENTH = (
+    ("deepseek.one_hot", ("one-hot-matmul",), "flops"),
+    ("deepseek.batch_gathered", ("batch-gathered",), "payload"),
+    ("deepseek.batch_gathered", ("replicated-compute",), "flops"),
+    ("deepseek.logits_in_full", ("batch-gathered",), "payload"),
+    ("deepseek.logits_in_full", ("replicated-compute",), "flops"),
+    ("deepseek.logits_in_full", ("logits-in-full",), "allocated"),
+    ("deepseek.moved_again", ("recomputed-collectives",), "payload"),
+    ("deepseek.whole_moments", ("replicated-parameter",), "allocated"),
+    ("retention.gathered_each", ("loop-invariant-collective",), "payload"),
+    ("retention.stacked_decay", ("stacked-masks",), "allocated"),
+    ("retention.undonated", ("undonated-state",), "allocated"),
+    ("retention.whole_moments", ("replicated-parameter",), "allocated"),
+    ("retention.checkpoint_twice", ("recomputed-twice",), "flops"),
+    ("ranking.whole_tables", ("replicated-parameter",), "allocated"),
+    ("ranking.one_hot", ("one-hot-matmul",), "flops"),
+    ("ranking.undonated", ("undonated-state",), "allocated"),
+    ("ranking.batch_gathered", ("batch-gathered",), "payload"),
+    ("ranking.batch_gathered", ("replicated-compute",), "flops"),
+    ("translation.memory_each", ("loop-invariant-collective",), "payload"),
+    ("translation.moved_scores", ("resharded-scores",), "payload"),
+    ("translation.summed_again", ("recomputed-collectives",), "payload"),
+    ("translation.logits_in_full", ("logits-in-full",), "allocated"),
+    ("translation.wide_memory", ("float32-residuals", "float32-activations"), "allocated"),
+    ("convnext.wide_stream", ("float32-residuals", "float32-activations"), "allocated"),
+    ("convnext.whole_average", ("replicated-parameter",), "allocated"),
+    ("convnext.undonated", ("undonated-state",), "allocated"),
+    ("convnext.batch_gathered", ("batch-gathered",), "payload"),
+    ("convnext.batch_gathered", ("replicated-compute",), "flops"),
+    ("denoiser.one_hot", ("one-hot-matmul",), "flops"),
+    ("denoiser.summed_again", ("recomputed-collectives",), "payload"),
+    ("denoiser.idle_axis", ("replicated-compute",), "flops"),
+    ("denoiser.whole_state", ("replicated-parameter",), "allocated"),
+)
+"""Promises of all other kinds, written after all rules and chosen before the first reading."""
 
 
 @functools.cache
@@ -423,6 +466,7 @@ def main():
         EIGHTH + EIGHTH_SENT,
         NINTH,
         TENTH,
+        ELEVENTH,
     )
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
@@ -462,6 +506,7 @@ def main():
         "promises of the eighth set",
         "promises of the ninth set",
         "promises of the tenth set",
+        "promises of the eleventh set",
     )
     rest = records
     for text, own in zip(what, sets, strict=True):
