@@ -42,6 +42,7 @@ NAMES = tuple(
         "ninth",
         "tenth",
         "eleventh",
+        "causes",
     )
 )
 FOLDERS = [FIXTURES / own for own in NAMES]
@@ -123,6 +124,9 @@ TWINS = {
     "video.summed_again": "video.summed_once",
     "delta.summed_again": "delta.summed_once",
     "retention.checkpoint_twice": "retention.checkpoint_once",
+    "banded.none": "banded.gathered_once",
+    "learned.none": "learned.gathered_once",
+    "tied.none": "tied.gathered_once",
 }
 PROMISES = (
     # Train step, rules that find the fault, what they promise.
@@ -359,6 +363,14 @@ ELEVENTH = (
     ("denoiser.whole_state", ("replicated-parameter",), "allocated"),
 )
 """Promises of all other kinds, written after all rules and chosen before the first reading."""
+CAUSES = (
+    ("banded.none", ("loop-invariant-collective",), "payload"),
+    ("learned.none", ("loop-invariant-collective",), "payload"),
+    ("tied.none", ("loop-invariant-collective",), "payload"),
+    ("conformer.batch_gathered", ("batch-gathered", "full-rematerialisation"), "payload"),
+    ("conformer.batch_gathered", ("replicated-compute",), "flops"),
+)
+"""Second witnesses of what that reading showed, compiled after it."""
 
 
 @functools.cache
@@ -467,6 +479,7 @@ def main():
         NINTH,
         TENTH,
         ELEVENTH,
+        CAUSES,
     )
     records = [judge(*promise) for own in sets for promise in own]
     for own in records:
@@ -507,6 +520,7 @@ def main():
         "promises of the ninth set",
         "promises of the tenth set",
         "promises of the eleventh set",
+        "promises of second witnesses for that",
     )
     rest = records
     for text, own in zip(what, sets, strict=True):

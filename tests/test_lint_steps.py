@@ -61,7 +61,8 @@ CLEAN = {
     # The table of the tokens is replicated over `expert`.
     "experts.none": {"recomputed-collectives", "replicated-parameter"},
     "experts.split_table": {"recomputed-collectives"},
-    "tied.none": set(),
+    # The loop over microbatches gathers the weights of layers.
+    "tied.none": {"loop-invariant-collective"},
     # Data parallelism, as the program says.
     "neox.none": {"replicated-parameter"},
     "neox.summed_once": {"replicated-parameter"},

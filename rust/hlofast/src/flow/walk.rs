@@ -167,6 +167,18 @@ fn is_element(module: &Module, row: Row, index: usize, left: u32) -> bool {
         GetTupleElement if module.opcode(first) == Parameter => {
             module.tuple_index(row) == Some(index)
         }
+        // An inner loop hands the value on.
+        GetTupleElement if module.opcode(first) == While => {
+            let at = module.tuple_index(row);
+            let kept = module.called(first, CallRole::Body).zip(at);
+            let before =
+                kept.filter(|(body, at)| is_kept(module, *body, *at)).and_then(|(_, at)| {
+                    let state = Row(*module.operands(first).first()?);
+                    let is_tuple = module.opcode(state) == Tuple;
+                    module.operands(state).get(at).filter(|_| is_tuple).map(|row| Row(*row))
+                });
+            before.is_some_and(|row| is_element(module, row, index, left))
+        }
         CopyStart | CopyDone | AsyncDone => is_element(module, first, index, left),
         AsyncStart if copies_part(module, row) => is_element(module, first, index, left),
         CustomCall if is_concatenation(module, row) => {

@@ -67,7 +67,9 @@ pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows
         }
         if let Some((at, product)) = finder.partner(number, collective) {
             let (Some(own), Some(gather)) = (all.get_mut(at), reported.get(at)) else { continue };
-            own.saved.extend(saved_by(program, number, gather.axes).map(|saved| (number, saved)));
+            // With the batch sharded along all its axes, no matmul needs the rows of other devices.
+            let axes = varying.of_batch(program.parts(number));
+            own.saved.extend(saved_by(program, number, axes).map(|saved| (number, saved)));
             if seen.insert((finder.written(product), program.module.shape(product))) {
                 own.added = own.added.saturating_add(finder.reduced(product, gather.axes));
             }
@@ -214,7 +216,11 @@ impl<'a, 'b> Finder<'a, 'b> {
         let trail = trail.follow(module, moves);
         let row = trail.row;
         if let Some(number) = self.numbers.get(&row) {
-            return self.reported.iter().position(|own| own.number == *number);
+            let reported = self.reported.iter().position(|own| own.number == *number);
+            let moved =
+                || self.program.collectives.collectives.get(*number).filter(|own| exchanges(own));
+            let before = || Some(Row(*module.operands(moved()?.row).first()?));
+            return reported.or_else(|| self.maker(Trail::new(before()?), left));
         }
         match module.opcode(row) {
             Opcode::While => {
@@ -249,12 +255,12 @@ impl<'a, 'b> Finder<'a, 'b> {
         self.program.runs(product).times(size).unwrap_or(0)
     }
 
-    /// For a permute of activations: the reported gather of what it sends, or of what it sends a part of, and
-    /// its payload. Devices change places where a gather leaves out one of two axes.
+    /// For an exchange of activations: the reported gather of what it sends, or of what it sends a part of, and
+    /// its payload. Devices change places where a gather leaves out one of two axes; devices that have gathered
+    /// the rows along one of two axes exchange parts of them along the other.
     fn feeding(&self, number: usize, collective: &Collective) -> Option<(usize, u64)> {
         let (program, module) = (self.program, self.program.module);
-        let is_permute = collective.kind == CollectiveKind::CollectivePermute;
-        if !is_permute || collective.moved != Moved::Activation {
+        if !exchanges(collective) || collective.moved != Moved::Activation {
             return None;
         }
         let feeds = |own: &Gather| {
@@ -299,6 +305,11 @@ impl<'a, 'b> Finder<'a, 'b> {
         let (_, devices) = axes_text(self.program.mesh(), self.reported.get(at)?.axes);
         Some((at, payload - payload / devices.max(1)))
     }
+}
+
+/// Whether devices exchange arrays or parts of them.
+fn exchanges(collective: &Collective) -> bool {
+    matches!(collective.kind, CollectiveKind::AllToAll | CollectiveKind::CollectivePermute)
 }
 
 /// What keeps elements, or a part of them.

@@ -310,13 +310,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         0 => String::new(),
         reduced => format!("; reductions of weight gradients take the place of {}", bytes(reduced)),
     };
+    let together = match follows.len() + reduced.len() {
+        0 => String::new(),
+        _ => format!("; together {}", bytes(saved)),
+    };
     format!(
         "{} activations along {axes} ({devices} devices), which shards the batch: every device \
-         then holds the activations of all {devices}. {} of payload per step go{follows}{reduced}; \
-         together {}, {} of all collectives, and {} on the wire",
+         then holds the activations of all {devices}. {} of payload per step go{follows}{reduced}{together}, \
+         {} of all collectives, and {} on the wire",
         counted(site.places, "all-gather collects", "all-gathers collect"),
         bytes(site.figure("gathered_bytes")),
-        bytes(saved),
         percent(saved, program.payload()),
         bytes(site.figure("wire_bytes")),
     )

@@ -8,6 +8,9 @@
 //! first slice what they hold, or exchange parts by an all-to-all, and then gather only the part that
 //! they need (`tests/oracle/judge_advice.py` compiles both for TPUs and CPUs).
 //!
+//! Where each device takes back its own part, nothing needs to be sent: a constraint that leaves out axes stands
+//! between two shardings that have them. The compiler may drop its gather of the value but not that of the gradient.
+//!
 //! Activations that are gathered along the axis of the batch are left to `batch-gathered`. Gathers for
 //! matmuls of the backward pass, and gathers without a name in a program with names, are left out:
 //! partitioners make them for the shards of a weight's gradient, also in reductions over several slices,
@@ -21,6 +24,9 @@ use super::site::{Rule, Site};
 use crate::comms::CollectiveKind;
 use crate::comms::{Offsets, devices};
 use crate::flow::Phase;
+use crate::flow::walk::Use;
+use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::{Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "full-rematerialisation",
@@ -64,7 +70,8 @@ fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Opt
     }
     let runs = program.runs_of(cut.collective);
     let live = program.bytes(cut.result);
-    let after = after(program, offsets, cut, live, largest);
+    let is_own = takes_back(program, offsets, cut) == Some(true);
+    let after = if is_own { 0 } else { after(program, offsets, cut, live, largest) };
     let wire = CollectiveKind::AllGather.ring_wire_bytes(live, cut.group_size);
     let mut site = cut
         .site(program)?
@@ -74,7 +81,41 @@ fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Opt
         .sum("live_bytes", live)
         .sum("live_bytes_after", largest);
     site.bytes = runs.times(live.saturating_sub(after));
+    if is_own {
+        site.key |= OWN;
+        site.remedy = Some(
+            "give the value one sharding: a constraint without these axes stands between two that have them, or \
+             its gradient does, which has the constraint of the value; add the axes to it or drop it",
+        );
+    }
     Some(site)
+}
+
+/// The part of the key of arrays of which each device takes back its own part.
+const OWN: u64 = 1 << 32;
+
+/// Whether each device takes back the part that it gave.
+fn takes_back(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<bool> {
+    let module = program.module;
+    let members =
+        devices(&program.collectives.context, program.members(cut.collective)?.iter().copied());
+    let (dimension, starts) = same_parts(offsets, &cut.slices, &members)?;
+    let text = module.attribute_bytes(cut.collective.row, "dimensions")?;
+    let AttributeValue::Integers(gathered) = decode(b"dimensions", Opcode::AllGather, text).ok()?
+    else {
+        return None;
+    };
+    let size =
+        |row: Row| module.shapes().array(module.shape(row))?.dimensions().nth(dimension)?.bound();
+    let whole = size(cut.result)?;
+    let part = whole / i64::try_from(starts.len()).ok().filter(|count| *count > 0)?;
+    let is_alike = |used: &Use| {
+        let before = module.operands(used.row).first().and_then(|row| size(Row(*row)));
+        before == Some(whole) && size(used.row) == Some(part)
+    };
+    let in_order = (0..).zip(&starts).all(|(at, start)| *start == i128::from(part) * at);
+    let is_same = gathered == [i64::try_from(dimension).ok()?];
+    Some(is_same && in_order && cut.slices.iter().all(is_alike))
 }
 
 /// Payload of what is left when the new axes are added before the old axes go: an all-to-all of a
@@ -105,6 +146,18 @@ fn after(
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
+    if site.key & OWN != 0 {
+        return format!(
+            "{} in full {}, but each device then takes back the part that it gave, {} of {}: {} of payload gathered \
+             per step, {} on the wire, for nothing",
+            counted(site.places, "array is gathered", "arrays are gathered"),
+            along.map(|collective| program.along(collective)).unwrap_or_default(),
+            bytes(site.figure("live_bytes_after")),
+            bytes(site.figure("live_bytes")),
+            bytes(site.figure("payload_bytes")),
+            bytes(site.figure("wire_bytes")),
+        );
+    }
     format!(
         "{} in full {}, but each device then uses only a slice, {} of {}: {} of payload gathered \
          per step, {} on the wire; {} are enough",

@@ -7,7 +7,7 @@
 
 use super::finding::Figure;
 use super::program::Program;
-use super::site::Site;
+use super::site::{Site, source};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
@@ -64,7 +64,8 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
         let Some(others) = backward.get_mut(&weight) else { continue };
         let place = program.sources().place(columns, collective.row);
         let is_its = |site: &Site| {
-            let own = site.subjects.first().map(|row| program.sources().place(columns, *row));
+            let own = source(program, site.subjects.get(..1).unwrap_or_default());
+            let own = own.map(|row| program.sources().place(columns, row));
             place.0 >= 0 && own == Some(place)
         };
         let is_alike = |other: &&Collective| {

@@ -1,14 +1,17 @@
 //! `loop-invariant-collective`: collectives in a loop whose operands do not change.
+//!
+//! So do collectives of an inner loop that send the same in each iteration of an outer one: a loop over microbatches around
+//! one over layers gathers the weights of each layer for each microbatch.
 
 use super::finding::Measure;
+use super::loop_changes::{Change, Changes};
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use crate::comms::{Collective, CollectiveKind};
-use crate::flow::walk::{Trail, converts, is_kept};
-use crate::ir::intern::BuildMix;
-use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
-use std::cell::OnceCell;
-use std::collections::HashMap;
+use crate::comms::{Collective, CollectiveKind, bits};
+use crate::flow::Phase;
+use crate::flow::walk::{Trail, converts};
+use crate::ir::{CallRole, Module, Opcode, Row};
+use std::cmp::Reverse;
 
 pub(super) const RULE: Rule = Rule {
     code: "loop-invariant-collective",
@@ -21,123 +24,176 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    // By loop body: how its rows change.
-    let mut known: HashMap<ComputationId, Vec<Change>, BuildMix> = HashMap::default();
-    let varying = OnceCell::new();
+    let mut changes = Changes::new(program.module);
+    let mut repeated = Vec::new();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let sends = collective.group_size != Some(1);
-        if !collective.is_in_loop || !sends || collective.trip_count.is_some_and(|n| n < 2) {
+        if !collective.is_in_loop || !sends {
             continue;
         }
-        let module = program.module;
-        let body = module.computation_of(collective.outer);
-        let &[around] = module.callers(body) else { continue };
-        if module.called(Row(around), CallRole::Body) != Some(body) {
-            continue;
-        }
-        let rows = known.entry(body).or_insert_with(|| {
-            let varying = varying.get_or_init(|| varying_computations(module));
-            changes(module, body, varying)
-        });
-        let first = module.computation(body).first_row;
-        let operands = module.operands(collective.outer);
-        let change = operands.iter().map(|row| {
-            let at = row.checked_sub(first).and_then(|at| rows.get(at as usize));
-            at.copied().unwrap_or(Change::Changes)
-        });
-        if change.max() == Some(Change::Kept) {
-            sites.extend(site(program, number, collective, Row(around)));
-        }
-    }
-}
-
-/// How a row of a loop body changes between iterations.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
-    /// Computed from constants only. Loops that send such values come from compilers, not from
-    /// programs.
-    Constant,
-    /// Computed from values that the loop passes on unchanged.
-    Kept,
-    /// The row may change.
-    Changes,
-}
-
-/// By row of loop body `body`: how the row changes.
-fn changes(module: &Module, body: ComputationId, varying: &[bool]) -> Vec<Change> {
-    use Opcode::*;
-    let computation = module.computation(body);
-    let mut rows = vec![Change::Changes; computation.rows().len()];
-    let place = |row: u32| row.checked_sub(computation.first_row).map(|at| at as usize);
-    for row in module.post_order(body) {
-        let operands = module.operands(Row(row));
-        let most = || {
-            let known = |row: &u32| place(*row).and_then(|at| rows.get(at)).copied();
-            operands.iter().map(|row| known(row).unwrap_or(Change::Changes)).max()
+        let loops = changes.loops(collective.outer);
+        let Some((innermost, outer)) = loops.split_first() else { continue };
+        let mut is_kept = |around: &Row| {
+            let change = changes.of_operands(collective.row, collective.outer, *around);
+            change == Some(Change::Kept)
         };
-        let is_state = || operands.first().is_some_and(|row| module.opcode(Row(*row)) == Parameter);
-        let change = match module.opcode(Row(row)) {
-            GetTupleElement if is_state() => {
-                let index = module.tuple_index(Row(row));
-                match index.is_some_and(|index| is_kept(module, body, index)) {
-                    true => Change::Kept,
-                    false => Change::Changes,
-                }
+        if collective.trip_count.is_none_or(|trips| trips > 1) && is_kept(innermost) {
+            match Repeated::new(program, number, collective, *innermost) {
+                Some(own) => repeated.push(own),
+                None => sites.extend(site(program, number, collective, *innermost, true)),
             }
-            Constant | Iota | PartitionId | ReplicaId => Change::Constant,
-            Parameter | AfterAll => Change::Changes,
-            opcode if varies(opcode) => Change::Changes,
-            _ if calls_varying(module.calls(Row(row)), varying) => Change::Changes,
-            _ => most().unwrap_or(Change::Changes),
-        };
-        if let Some(slot) = place(row).and_then(|at| rows.get_mut(at)) {
-            *slot = change;
+        } else if let Some(around) = outer.iter().rev().copied().find(is_kept) {
+            let own = Repeated::new(program, number, collective, around);
+            repeated.extend(own.map(|own| Repeated { is_nested: true, ..own }));
         }
     }
-    rows
+    sites.extend(repeated_sites(program, repeated));
 }
 
-/// Opcodes whose result comes from outside or may differ from call to call.
-fn varies(opcode: Opcode) -> bool {
-    use Opcode::*;
-    matches!(
-        opcode,
-        Rng | RngBitGenerator
-            | RngGetAndUpdateState
-            | Infeed
-            | Outfeed
-            | Recv
-            | RecvDone
-            | Send
-            | SendDone
-            | CustomCall
-            | Unknown
-    )
+/// A collective that sends equal data in each iteration of the loop `around`.
+struct Repeated {
+    number: usize,
+    around: Row,
+    /// Whether the collective is in a loop inside `around`.
+    is_nested: bool,
+    /// Iterations of `around`.
+    trips: u64,
+    /// Payload in all executions.
+    total: u64,
+    /// Executions in all iterations of `around`.
+    count: u64,
+    phase: Phase,
+    /// What its operands are computed from, and the axes along which it sends.
+    origin: (Row, u64),
 }
 
-/// By computation: whether equal arguments may give different results.
-fn varying_computations(module: &Module) -> Vec<bool> {
-    let mut varying = vec![false; module.computations().len()];
-    for id in module.computation_post_order().iter().copied() {
-        let rows = module.computation(id).rows();
-        let own = &module.columns().opcodes[rows.start as usize..rows.end as usize];
-        let calls = &module.all_calls()[module.calls_within(id)];
-        varying[id.0 as usize] =
-            own.iter().any(|opcode| varies(*opcode)) || calls_varying(calls, &varying);
+impl Repeated {
+    fn new(
+        program: &Program<'_>,
+        number: usize,
+        collective: &Collective,
+        around: Row,
+    ) -> Option<Self> {
+        let module = program.module;
+        let loops = &program.cost.loops;
+        let at = loops.binary_search_by_key(&around, |own| own.row).ok()?;
+        let trips = loops.get(at)?.trip_count.count.filter(|trips| *trips > 1)?;
+        let runs = program.runs_of(collective);
+        let operand = Row(*module.operands(collective.row).first()?);
+        let axes = bits(program.parts(number).iter());
+        Some(Self {
+            number,
+            around,
+            is_nested: false,
+            trips,
+            total: runs.times(collective.payload()?)?,
+            count: runs.count?,
+            phase: runs.phase,
+            origin: (origin(module, operand, around), axes),
+        })
     }
-    varying
+
+    /// Whether `other` sends the same values.
+    fn is_like(&self, other: &Repeated) -> bool {
+        (self.origin, self.around) == (other.origin, other.around)
+    }
 }
 
-fn calls_varying(calls: &[Call], varying: &[bool]) -> bool {
-    let is_varying = |id: ComputationId| varying.get(id.0 as usize).copied().unwrap_or(true);
-    calls.iter().any(|call| is_varying(call.computation))
+/// Limit on the permutes and loops between a collective and what the outer loop keeps.
+const MOST_STEPS: usize = 32;
+
+/// What `row` is computed from, which loops inside the loop `around` take parts of and pass around rings.
+fn origin(module: &Module, row: Row, around: Row) -> Row {
+    // Parts that the counter of a loop chooses: others may differ from each other.
+    let moves = |opcode| converts(opcode) || opcode == Opcode::DynamicSlice;
+    let mut trail = Trail::new(row).follow(module, moves);
+    for _ in 0..MOST_STEPS {
+        let next = match (module.opcode(trail.row), trail.path()) {
+            (
+                Opcode::CollectivePermute
+                | Opcode::CollectivePermuteStart
+                | Opcode::CollectivePermuteDone,
+                _,
+            ) => module.operands(trail.row).first().map(|row| Row(*row)),
+            (Opcode::Parameter, &[element]) => first_element(module, trail.row, element, around),
+            _ => None,
+        };
+        let Some(next) = next else { break };
+        trail = Trail::new(next).follow(module, moves);
+    }
+    trail.row
 }
+
+/// The first value of element `index` of the state of the loop whose body has the parameter `row`, a loop inside
+/// `around`.
+fn first_element(module: &Module, row: Row, index: u32, around: Row) -> Option<Row> {
+    let body = module.computation_of(row);
+    let &[inner] = module.callers(body) else { return None };
+    let is_inner = inner != around.0 && module.called(Row(inner), CallRole::Body) == Some(body);
+    let tuple = Row(*module.operands(Row(inner)).first().filter(|_| is_inner)?);
+    module.operands(tuple).get(index as usize).map(|row| Row(*row))
+}
+
+/// The sites of repeated collectives. Of those that send the same values, as the forward and the backward pass do, one
+/// gather before the loop is left, or the permutes of one pass.
+fn repeated_sites(program: &Program<'_>, mut repeated: Vec<Repeated>) -> Vec<Site> {
+    repeated.sort_by_key(|own| (own.origin, own.around, Reverse(own.total), own.number));
+    let mut sites = Vec::new();
+    for alike in repeated.chunk_by(Repeated::is_like) {
+        let kind = |own: &Repeated| Some(program.collectives.collectives.get(own.number)?.kind);
+        let gather = alike.iter().find(|own| kind(own) == Some(CollectiveKind::AllGather));
+        let of_phase = |phase: Phase| {
+            let own = alike.iter().filter(|own| own.phase == phase);
+            own.fold(0, |sum: u64, own| sum.saturating_add(own.total))
+        };
+        let most = alike.iter().map(|own| own.phase).max_by_key(|phase| of_phase(*phase));
+        for own in alike {
+            let is_left = match gather {
+                Some(gather) => gather.number == own.number,
+                None => most == Some(own.phase),
+            };
+            sites.extend(match own.is_nested {
+                true => nested_site(program, own, is_left),
+                false => {
+                    let collective = program.collectives.collectives.get(own.number);
+                    collective.and_then(|it| site(program, own.number, it, own.around, is_left))
+                }
+            });
+        }
+    }
+    sites
+}
+
+/// A collective in a loop inside another one. Once per iteration of the inner loop, it `is_left`.
+fn nested_site(program: &Program<'_>, own: &Repeated, is_left: bool) -> Option<Site> {
+    let collective = program.collectives.collectives.get(own.number)?;
+    let part = |all: u64| if is_left { all / own.trips } else { 0 };
+    let mut site = Site::new(collective.row).runs(&program.runs_of(collective)).of(own.number);
+    site.evidence.push(own.around);
+    site.bytes = Some(own.total - part(own.total));
+    site.key = own.trips | NESTED;
+    site.remedy = Some(BEFORE_ALL);
+    let site = site
+        .sum("payload_bytes", own.total - part(own.total))
+        .sum("spared_executions", own.count - part(own.count))
+        .sum("held_bytes", collective.payload_out?.saturating_mul(part(own.count)))
+        .common("trip_count", own.trips);
+    Some(site)
+}
+
+/// The part of the key of sites in inner loops.
+const NESTED: u64 = 1 << 63;
+const BEFORE_ALL: &str = "if that memory is free, gather the weights of all layers before the loop over microbatches: \
+     convert them to the type in which they are multiplied, constrain the result with \
+     jax.lax.with_sharding_constraint to a sharding without these axes, and let the function of the inner \
+     lax.scan use it; otherwise take fewer and larger microbatches";
 
 fn site(
     program: &Program<'_>,
     number: usize,
     collective: &Collective,
     around: Row,
+    is_left: bool,
 ) -> Option<Site> {
     let runs = program.runs_of(collective);
     let payload = collective.payload()?;
@@ -146,7 +202,8 @@ fn site(
     site.key = u64::from(collective.groups.unwrap_or(u32::MAX));
     // Enclosing loops still need one execution each; only repetitions in this loop are saved.
     let spared = match (runs.count, collective.trip_count) {
-        (Some(count), Some(trips)) if trips > 0 => Some(count - count / trips),
+        (Some(count), Some(trips)) if trips > 0 && is_left => Some(count - count / trips),
+        (Some(count), Some(trips)) if trips > 0 => Some(count),
         _ => None,
     };
     let exchanged = exchanged(program, number, collective);
@@ -161,12 +218,13 @@ fn site(
         let own = program.collective_seconds(number)? * repeated as f64 / whole;
         Some(if repeated == 0 { own } else { own * all as f64 / repeated as f64 })
     });
+    let replaced = replaced(program, collective, !exchanged.is_empty());
     site = site
         .sum("payload_bytes", site_bytes(payload, spared))
         .sum("spared_executions", spared.unwrap_or(0))
         .sum("exchanged_bytes", lookups)
-        .sum("held_bytes", collective.payload_out.unwrap_or(0))
-        .sum("replaced_bytes", replaced(program, collective, !exchanged.is_empty()))
+        .sum("held_bytes", collective.payload_out.filter(|_| is_left).unwrap_or(0))
+        .sum("replaced_bytes", if is_left { replaced } else { 0 })
         .common("trip_count", collective.trip_count.unwrap_or(0));
     Some(site)
 }
@@ -200,7 +258,7 @@ fn exchanged<'a>(
             && (own.groups == collective.groups || has_axes)
             && module.computation_of(own.outer) == body
             && module.operands(own.row).first().is_some_and(|row| {
-                let found = lookup(program, Trail::new(Row(*row)), &mut { MOST_STEPS });
+                let found = lookup(program, Trail::new(Row(*row)), &mut { MOST_ROWS });
                 found.is_some_and(|found| origin(found) == table)
             })
     };
@@ -221,7 +279,7 @@ fn next_element(module: &Module, row: Row, index: u32) -> Option<Row> {
 }
 
 /// Limit on the rows between an exchange and a lookup.
-const MOST_STEPS: u32 = 64;
+const MOST_ROWS: u32 = 64;
 
 /// The table whose rows the value at `trail` is, perhaps masked and summed over devices.
 fn lookup(program: &Program<'_>, trail: Trail, left: &mut u32) -> Option<Trail> {
@@ -289,6 +347,17 @@ fn message(program: &Program<'_>, site: &Site) -> String {
             bytes(held - replaced)
         ),
     };
+    if site.key & NESTED != 0 {
+        return format!(
+            "{what} {along} {repeats} in a loop inside a loop of {} iterations, such as one over microbatches, and \
+             {} the same data in each of these iterations: {} of payload per step are repeated; gathered once before \
+             both loops, these values take {} per device",
+            grouped(site.figure("trip_count")),
+            form(site.places, "sends", "send"),
+            bytes(site.bytes.unwrap_or(0)),
+            bytes(held),
+        );
+    }
     match site.bytes {
         Some(spared) => format!(
             "{what} {along} {repeats} with unchanged operands in each of {} loop iterations: all \

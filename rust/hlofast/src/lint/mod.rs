@@ -17,6 +17,7 @@ mod full_rematerialisation;
 mod gathered_twice;
 mod gathers_again;
 mod logits_in_full;
+mod loop_changes;
 mod loop_invariant_collective;
 mod low_precision_in_f32;
 mod missed_reduce_scatter;

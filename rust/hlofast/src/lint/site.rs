@@ -230,13 +230,14 @@ type Likeness = (u64, i32, i32, u32);
 /// Limit on the instructions between an array that is moved and the one that makes it.
 const MOST_MOVES: usize = 16;
 
-/// The first of `rows` that has a source. Copies that the compiler adds have none; then the row
-/// that makes what the first of `rows` moves.
-fn source(program: &Program<'_>, rows: &[Row]) -> Option<Row> {
+/// The first of `rows` that has a source, or is in a fusion that has one, as reductions that are written as fusions
+/// do. Copies that the compiler adds have none; then the row that makes what the first of `rows` moves.
+pub(super) fn source(program: &Program<'_>, rows: &[Row]) -> Option<Row> {
     let module = program.module;
     let columns = module.metadata_columns();
     let is_known = |row: &Row| program.sources().place(columns, *row).0 >= 0;
-    if let Some(row) = rows.iter().copied().find(is_known) {
+    let fusions = rows.iter().map(|row| program.scheduled(*row));
+    if let Some(row) = rows.iter().copied().chain(fusions).find(is_known) {
         return Some(row);
     }
     let next = |row: &Row| module.operands(*row).first().map(|row| Row(*row));

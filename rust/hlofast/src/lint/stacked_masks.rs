@@ -124,6 +124,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
     let least = program.options.min_replicated_share * peak as f64;
     let mut judged = 0;
+    let mut recomputed = HashSet::new();
     for (number, ((_, _, origins), own)) in lines.iter().enumerate() {
         let mut found = own.iter().filter_map(|stack| site(program, stack));
         let Some(mut site) = found.next() else { continue };
@@ -140,12 +141,14 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         judged += 1;
         site.change.resized = without(module, own, &stacks);
-        site.falls =
-            program.memory_falls(&site.change).map(|falls| less(falls, again(module, own)));
+        let mut more = recomputed.clone();
+        let again = again(module, own, &mut more);
+        site.falls = program.memory_falls(&site.change).map(|falls| less(falls, again));
         let falls = site.peak().unwrap_or(0);
         if (falls as f64) < least {
             continue;
         }
+        recomputed = more;
         let shape = own.first().map_or(0, |stack| stack.shape.0);
         site.key = (number as u64) << LINE_AT | u64::from(shape) << SHAPE_AT | origins;
         site.is_anywhere = true;
@@ -193,8 +196,9 @@ fn without(module: &Module, own: &[&Stack], all: &[Stack]) -> Vec<Resized> {
 
 /// The bytes of what one iteration recomputes: a mask is spread by what uses it, but what is computed with one is an
 /// array. Of arrays with equal sizes the narrowest alone are taken to be written, and the others to be fused into what
-/// reads them, as in `hybrid.stacked_mask` of `benches/advice_accuracy.py`.
-fn again(module: &Module, own: &[&Stack]) -> u64 {
+/// reads them, as in `hybrid.stacked_mask` of `benches/advice_accuracy.py`, whatever lines make them
+/// (`retention.stacked_decay`). `known` has the sizes of those of other lines.
+fn again(module: &Module, own: &[&Stack], known: &mut HashSet<Vec<Dimension>>) -> u64 {
     let mut values: HashMap<Vec<Dimension>, BTreeMap<u64, u64>> = HashMap::new();
     for stack in own.iter().filter(|own| own.mask.is_some_and(|mask| mask.origins & FLOATS != 0)) {
         let Some((_, sizes)) = sizes(module, stack.shape) else { continue };
@@ -203,8 +207,10 @@ fn again(module: &Module, own: &[&Stack]) -> u64 {
         *values.entry(sizes).or_default().entry(bytes / first.unwrap_or(1).max(1)).or_default() +=
             1;
     }
-    let narrowest = values.values().filter_map(|own| own.first_key_value());
-    narrowest.fold(0, |sum, (bytes, count)| sum.saturating_add(bytes.saturating_mul(*count)))
+    let new = values.into_iter().filter(|(sizes, _)| known.insert(sizes.clone()));
+    let narrowest =
+        new.filter_map(|(_, own)| own.first_key_value().map(|(own, count)| (*own, *count)));
+    narrowest.fold(0, |sum, (bytes, count)| sum.saturating_add(bytes.saturating_mul(count)))
 }
 
 /// `falls` without `bytes`.
