@@ -8,10 +8,12 @@
 ``planted_others.py`` were written and compiled before any rule was changed for them, those of
 ``planted_later.py`` after that, those of ``planted_final.py`` after the rules had been mended for
 those, those of ``planted_fresh.py``, ``planted_next.py``, ``planted_eighth.py``,
-``planted_ninth.py`` and ``planted_tenth.py`` later; those of ``planted_masks.py`` are about one
-rule. The source of a twin follows the remedy; both are compiled for TPUs. Measured are payload of
-all collectives and FLOPs of all matmuls of the compiled texts, and the bytes that XLA allocates in
-HBM, gaps in its heap included; the peak without these is measured too. Nothing is compiled here.
+``planted_ninth.py``, ``planted_tenth.py`` and ``planted_eleventh.py`` later; those of
+``planted_masks.py`` are about one rule, those of ``planted_causes.py`` second witnesses of what
+the eleventh set showed. The source of a twin follows the remedy; both are compiled for TPUs.
+Measured are payload of all collectives and FLOPs of all matmuls of the compiled texts, and the
+bytes that XLA allocates in HBM, gaps in its heap included; the peak without these is measured too.
+Nothing is compiled here.
 """
 
 from __future__ import annotations
@@ -127,6 +129,8 @@ TWINS = {
     "banded.none": "banded.gathered_once",
     "learned.none": "learned.gathered_once",
     "tied.none": "tied.gathered_once",
+    "conformer.free_gathered": "conformer.free",
+    "states.free_gathered": "states.free",
 }
 PROMISES = (
     # Train step, rules that find the fault, what they promise.
@@ -368,9 +372,13 @@ CAUSES = (
     ("learned.none", ("loop-invariant-collective",), "payload"),
     ("tied.none", ("loop-invariant-collective",), "payload"),
     ("conformer.batch_gathered", ("batch-gathered", "full-rematerialisation"), "payload"),
-    ("conformer.batch_gathered", ("replicated-compute",), "flops"),
+    ("conformer.free_gathered", ("batch-gathered",), "payload"),
+    ("conformer.free_gathered", ("replicated-compute",), "flops"),
+    ("states.free_gathered", ("batch-gathered",), "payload"),
+    ("states.free_gathered", ("replicated-compute",), "flops"),
 )
-"""Second witnesses of what that reading showed, compiled after it."""
+"""Second witnesses of what that reading showed, compiled after it; the rules had been mended before
+those of ``tied`` and ``states``."""
 
 
 @functools.cache

@@ -26,10 +26,10 @@ PLACES = {
 KNOWN = {
     # Queries are split by their tokens in all of the layer then, and its values are gathered again.
     ("translation.moved_scores", "payload"): 0.59,
-    # Weights of the last stage are multiplied where they lie, and sums are exchanged.
-    ("convnext.batch_gathered", "payload"): 0.09,
     # XLA orders the step of the twin otherwise.
     ("ranking.whole_tables", "allocated"): 0.62,
+    # A reduction is padded, so that it does not have the rows of all devices.
+    ("states.free_gathered", "payload"): 0.86,
     # The heap of the twin has fewer gaps, or more: see below for the peak.
     ("retention.undonated", "allocated"): 1.32,
     ("denoiser.whole_state", "allocated"): 1.10,
@@ -40,9 +40,8 @@ NOTHING = {
     ("deepseek.logits_in_full", "payload"),
     ("deepseek.logits_in_full", "flops"),
     ("deepseek.logits_in_full", "allocated"),
-    # The features are crossed on all devices as before, and gathered besides.
+    # The matmuls are shared among the ranks of `model` as before.
     ("ranking.batch_gathered", "flops"),
-    ("conformer.batch_gathered", "flops"),
     # The heap of the twin has more gaps.
     ("ranking.undonated", "allocated"),
     # Nothing is kept in f32: collectives show the fault.
@@ -64,6 +63,8 @@ CLEAN = {
     "convnext.none": set(),
     "denoiser.none": set(),
     "banded.gathered_once": set(),
+    "tied.gathered_once": set(),
+    "conformer.free": set(),
     # Tables are split over `data` alone.
     "learned.gathered_once": {"replicated-parameter"},
 }

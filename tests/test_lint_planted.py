@@ -48,8 +48,8 @@ FOUND = {
     "padded": {"padding-waste"},
     "parked": {"offload-waited"},
     "wide_stream": {"float32-activations"},
-    # Every rank of `model` multiplies by the whole table.
-    "one_hot": {"one-hot-matmul", "replicated-compute"},
+    # Every rank of `model` multiplies by the whole table: a lookup repeats nothing.
+    "one_hot": {"one-hot-matmul"},
     "whole_table": {"replicated-parameter"},
     "undonated": {"undonated-state"},
     "whole_state": {"replicated-parameter"},

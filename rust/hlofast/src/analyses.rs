@@ -447,8 +447,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         // Shapes that cover all devices together take the time of all of them.
         let time = || self.time().filter(|_| self.devices_together() == 1);
         let sources = self.sources();
-        let is_too_large = || self.is_too_large();
-        let is_too_large = &is_too_large;
+        let free = || self.free();
         let is_partitioned = self.is_partitioned();
         let allocated = OnceLock::new();
         let memory_falls = |change: &Change| self.memory_falls(change, &allocated);
@@ -462,7 +461,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             backend: self.identity().backend.as_ref().map(|guess| guess.value),
             memory_falls: &memory_falls,
             peak: &peak,
-            is_too_large,
+            free: &free,
         };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
@@ -502,12 +501,10 @@ impl<M: Borrow<Module>> Analyses<M> {
         (bytes >= 1.0).then_some(bytes as i64)
     }
 
-    /// Whether the step needs more memory than the device has; false if either is unknown.
-    fn is_too_large(&self) -> bool {
-        let Some(most) = self.usable().filter(|_| self.devices_together() == 1) else {
-            return false;
-        };
-        self.counted_peak().is_some_and(|peak| peak > most)
+    /// The memory of the device that the step leaves free; None if either is unknown.
+    fn free(&self) -> Option<i64> {
+        let most = self.usable().filter(|_| self.devices_together() == 1)?;
+        Some(most.saturating_sub(self.counted_peak()?))
     }
 
     /// The pipeline stages.

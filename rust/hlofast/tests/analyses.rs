@@ -179,7 +179,7 @@ fn results_are_those_of_the_functions() {
         sources: analyses.sources(),
         time: &|| None,
         peak: &|| None,
-        is_too_large: &|| false,
+        free: &|| None,
         memory_falls: &|_| None,
         is_partitioned: analyses.is_partitioned(),
         backend: analyses.identity().backend.as_ref().map(|guess| guess.value),

@@ -8,6 +8,9 @@
 //!
 //! Collectives along other axes send what all devices along the axes of the batch hold: with the batch
 //! sharded, they send one part of it. So does what is left of a gather along several axes.
+//!
+//! Where nothing shards the batch again, weights that are sharded along its axes (FSDP) are not gathered: devices multiply
+//! their parts, and reduce and gather activations with the rows of all. With the batch sharded, weights are sent instead.
 
 use super::batch_gathered::{is_float, is_spelled};
 use super::cut::results;
@@ -17,6 +20,7 @@ use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::comms::{Varying, axes_text};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, conversions, converts, copies_part, is_concatenation, uses};
+use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Opcode, Row};
 use std::collections::{HashMap, HashSet};
@@ -60,7 +64,7 @@ pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows
     let mut all = vec![Follows::default(); reported.len()];
     let Some(varying) = program.varying().filter(|_| !reported.is_empty()) else { return all };
     let finder = Finder::new(program, varying, reported);
-    let mut seen = HashSet::new();
+    let (mut seen, mut whole) = (HashSet::new(), Vec::new());
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         if reported.iter().any(|own| own.number == number) {
             continue;
@@ -85,6 +89,18 @@ pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows
             && let Some(own) = all.get_mut(at)
         {
             own.saved.push((number, saved));
+        } else if let Some(own) = finder.whole(number, collective) {
+            whole.push(own);
+        }
+    }
+    // Sums of what devices multiply with their parts of weights show that weights are not gathered.
+    for at in 0..reported.len() {
+        let own = || whole.iter().filter(|own| own.at == at);
+        let lines: HashSet<Written<'_>> =
+            own().filter(|own| own.is_sum).map(|own| own.line).collect();
+        if let Some(follows) = all.get_mut(at).filter(|_| !lines.is_empty()) {
+            follows.saved.extend(own().map(|own| (own.number, own.payload)));
+            follows.added = follows.added.saturating_add(finder.weights(at, &lines));
         }
     }
     // Gradients that all devices compute from the whole batch are not reduced yet.
@@ -100,8 +116,41 @@ pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows
     all
 }
 
+/// The rows of all devices, which a gather brings together.
+struct Rows {
+    /// The size of the dimension along which it gathers.
+    size: i64,
+    /// Whether the array is a matrix, whose rows may be those of two dimensions.
+    is_of_matrix: bool,
+}
+
+fn rows_of_all(program: &Program<'_>, gather: &Gather) -> Option<Rows> {
+    let module = program.module;
+    let collective = program.collectives.collectives.get(gather.number)?;
+    let text = module.attribute_bytes(collective.row, "dimensions")?;
+    let decoded = decode(b"dimensions", Opcode::AllGather, text).ok()?;
+    let AttributeValue::Integers(dimensions) = decoded else { return None };
+    let result = *results(module, collective).first()?;
+    let array = module.shapes().array(module.shape(result))?;
+    let size = array.dimensions().nth(usize::try_from(*dimensions.first()?).ok()?)?.bound()?;
+    Some(Rows { size, is_of_matrix: array.rank() == 2 })
+}
+
 /// A line of the source with the name of the operation.
 type Written<'a> = (i32, i32, &'a [u8]);
+
+/// A collective that sends activations with the rows of all devices.
+struct Whole<'a> {
+    number: usize,
+    /// The reported gather.
+    at: usize,
+    /// In all executions.
+    payload: u64,
+    /// Whether the collective is a sum of the forward pass.
+    is_sum: bool,
+    /// The line of the matmul whose result or operand it sends.
+    line: Written<'a>,
+}
 
 struct Finder<'a, 'b> {
     program: &'a Program<'b>,
@@ -109,6 +158,10 @@ struct Finder<'a, 'b> {
     reported: &'a [Gather],
     /// By instruction of a collective: its number.
     numbers: HashMap<Row, usize, BuildMix>,
+    /// By reported gather: the rows of all devices.
+    rows: Vec<Option<Rows>>,
+    /// The lines of all matmuls.
+    matmuls: HashSet<Written<'a>>,
     /// The matmuls of the backward pass that multiply activations with activations.
     products: HashMap<Written<'a>, Vec<Row>>,
 }
@@ -122,7 +175,10 @@ impl<'a, 'b> Finder<'a, 'b> {
             let rows = members.iter().copied().chain([collective.row]).chain(collective.done);
             numbers.extend(rows.map(|row| (row, number)));
         }
-        let mut own = Self { program, varying, reported, numbers, products: HashMap::new() };
+        let rows = reported.iter().map(|own| rows_of_all(program, own)).collect();
+        let (products, matmuls) = (HashMap::new(), HashSet::new());
+        let mut own = Self { program, varying, reported, numbers, rows, matmuls, products };
+        own.matmuls = program.products().map(|row| own.written(row)).collect();
         let mut products: HashMap<Written<'a>, Vec<Row>> = HashMap::new();
         for row in program.products().filter(|row| own.computes_gradient(*row)) {
             products.entry(own.written(row)).or_default().push(row);
@@ -304,6 +360,80 @@ impl<'a, 'b> Finder<'a, 'b> {
         let at = (0..self.reported.len()).filter(of_axes).max_by_key(most)?;
         let (_, devices) = axes_text(self.program.mesh(), self.reported.get(at)?.axes);
         Some((at, payload - payload / devices.max(1)))
+    }
+}
+
+/// A batch that is whole, and stays so.
+impl<'a> Finder<'a, '_> {
+    /// Whether `row` has a dimension of the rows that the reported gather `at` makes whole, or two of them where it
+    /// gathers a matrix.
+    fn is_whole(&self, at: usize, row: Row) -> bool {
+        let Some(Some(rows)) = self.rows.get(at) else { return false };
+        let module = self.program.module;
+        let Some(array) = module.shapes().array(module.shape(row)) else { return false };
+        let sizes: Vec<Option<i64>> = array.dimensions().map(|own| own.bound()).collect();
+        let is_pair = |pair: &[Option<i64>]| match pair {
+            [Some(first), Some(second)] => first.checked_mul(*second) == Some(rows.size),
+            _ => false,
+        };
+        sizes.contains(&Some(rows.size)) || rows.is_of_matrix && sizes.windows(2).any(is_pair)
+    }
+
+    /// For a collective along the axes of a reported gather that sends what matmuls read or return, with the rows of all
+    /// devices: the partitioner multiplies the parts of weights where they lie.
+    fn whole(&self, number: usize, collective: &Collective) -> Option<Whole<'a>> {
+        use CollectiveKind::*;
+        let (program, module) = (self.program, self.program.module);
+        let runs = program.runs_of(collective);
+        let is_sum = matches!(collective.kind, AllReduce | ReduceScatter);
+        let is_wanted = (is_sum || collective.kind == AllGather)
+            && collective.moved == Moved::Activation
+            && !is_spelled(program, collective)
+            && matches!(runs.phase, Phase::Forward | Phase::Recompute | Phase::Backward);
+        let axes = bits(program.parts(number).iter());
+        let payload = runs.times(collective.payload()?).filter(|payload| *payload >= LEAST)?;
+        // Reductions that are written as fusions have the line of the fusion.
+        let own = [collective.row, program.scheduled(collective.row)];
+        let lines = own.into_iter().map(|row| self.written(row));
+        let line =
+            lines.into_iter().find(|line| self.matmuls.contains(line)).filter(|_| is_wanted)?;
+        let operands = module.operands(collective.row).iter().map(|row| Row(*row));
+        let is_like = |at: usize, row: Row| {
+            is_float(module, row)
+                && self.varying.is_from_batch(module, row)
+                && self.is_whole(at, row)
+        };
+        let at = (0..self.reported.len()).filter(|_| axes != 0).find(|at| {
+            let is_along = self.reported.get(*at).is_some_and(|own| axes & !own.axes == 0);
+            is_along && operands.clone().all(|row| is_like(*at, row))
+        })?;
+        let is_sum = is_sum && runs.phase == Phase::Forward;
+        Some(Whole { number, at, payload, is_sum, line })
+    }
+
+    /// Payload of the weights of which matmuls of `lines` read the part of a device: with the batch sharded along the
+    /// axes of the reported gather `at`, they are gathered forward and back, and their gradient is reduced.
+    fn weights(&self, at: usize, lines: &HashSet<Written<'_>>) -> u64 {
+        let (program, module) = (self.program, self.program.module);
+        let Some(axes) = self.reported.get(at).map(|own| own.axes) else { return 0 };
+        let (_, devices) = axes_text(program.mesh(), axes);
+        let is_batch = |row: Row| self.varying.is_from_batch(module, row);
+        let part = |row: Row| {
+            let &[first, second, ..] = module.operands(row) else { return None };
+            let (rows, weight) = match (is_batch(Row(first)), is_batch(Row(second))) {
+                (true, false) => (Row(first), Row(second)),
+                (false, true) => (Row(second), Row(first)),
+                _ => return None,
+            };
+            let is_own = program.runs(row).phase == Phase::Forward
+                && module.opcode(row).is_matmul()
+                && lines.contains(&self.written(row))
+                && self.varying.equal(module, weight) & axes == 0
+                && self.is_whole(at, rows);
+            is_own.then(|| program.runs(row).times(program.bytes(weight)))?
+        };
+        let parts = program.products().filter_map(part).fold(0, u64::saturating_add);
+        parts.saturating_mul(devices).saturating_mul(3)
     }
 }
 

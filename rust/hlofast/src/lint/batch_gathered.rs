@@ -300,7 +300,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let follows = match site.figure("following_collectives") {
         0 => String::new(),
         count => format!(
-            ", and {} of {} that {}: gathers of gradients, and what is sent {devices} times",
+            ", and {} of {} that {}: gathers of gradients, and activations with the rows of all devices",
             bytes(site.figure("following_bytes")),
             counted(count, "collective", "collectives"),
             form(count, "follows", "follow"),
@@ -308,7 +308,11 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     };
     let reduced = match site.figure("reduced_bytes") {
         0 => String::new(),
-        reduced => format!("; reductions of weight gradients take the place of {}", bytes(reduced)),
+        reduced => format!(
+            "; reductions of weight gradients, and gathers of weights that are sharded along these axes, take the place \
+             of {}",
+            bytes(reduced)
+        ),
     };
     let together = match follows.len() + reduced.len() {
         0 => String::new(),

@@ -300,7 +300,7 @@ mod tests {
                 is_partitioned: true,
                 backend: None,
                 peak: &|| None,
-                is_too_large: &|| false,
+                free: &|| None,
                 memory_falls: &|_| None,
             };
             lint::lint(&module, &cost, &attribution, &all, &known, &options)

@@ -139,6 +139,7 @@ fn first_element(module: &Module, row: Row, index: u32, around: Row) -> Option<R
 fn repeated_sites(program: &Program<'_>, mut repeated: Vec<Repeated>) -> Vec<Site> {
     repeated.sort_by_key(|own| (own.origin, own.around, Reverse(own.total), own.number));
     let mut sites = Vec::new();
+    let mut nested = Vec::new();
     for alike in repeated.chunk_by(Repeated::is_like) {
         let kind = |own: &Repeated| Some(program.collectives.collectives.get(own.number)?.kind);
         let gather = alike.iter().find(|own| kind(own) == Some(CollectiveKind::AllGather));
@@ -152,14 +153,17 @@ fn repeated_sites(program: &Program<'_>, mut repeated: Vec<Repeated>) -> Vec<Sit
                 Some(gather) => gather.number == own.number,
                 None => most == Some(own.phase),
             };
-            sites.extend(match own.is_nested {
-                true => nested_site(program, own, is_left),
-                false => {
-                    let collective = program.collectives.collectives.get(own.number);
-                    collective.and_then(|it| site(program, own.number, it, own.around, is_left))
-                }
-            });
+            if own.is_nested {
+                nested.extend(nested_site(program, own, is_left));
+            } else if let Some(it) = program.collectives.collectives.get(own.number) {
+                sites.extend(site(program, own.number, it, own.around, is_left));
+            }
         }
+    }
+    // The weights of all layers of a large model are more than a device can hold.
+    if program.fits(nested.iter().fold(0, |sum, own| sum.saturating_add(own.figure("held_bytes"))))
+    {
+        sites.extend(nested);
     }
     sites
 }

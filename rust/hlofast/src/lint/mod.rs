@@ -47,13 +47,14 @@ pub use finding::{Falls, Figure, Finding, Findings, Measure};
 use crate::comms::{Along, Collectives, Mesh};
 use crate::cost::Cost;
 use crate::flow::{Attribution, Sources};
-use crate::ir::Module;
+use crate::ir::{Module, Row};
 use crate::memory::Change;
 use crate::summary;
 use crate::time::Time;
 use program::Program;
 use site::{Rule, Site};
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Thresholds.
@@ -145,8 +146,8 @@ pub struct Known<'a> {
     pub memory_falls: &'a dyn Fn(&Change) -> Option<Falls>,
     /// The peak of memory that `memory_falls` starts from; None if unknown.
     pub peak: &'a dyn Fn() -> Option<u64>,
-    /// Whether the step needs more memory than the device has.
-    pub is_too_large: &'a dyn Fn() -> bool,
+    /// The memory of the device that the step leaves free, negative if the step does not fit; None if unknown.
+    pub free: &'a dyn Fn() -> Option<i64>,
 }
 
 /// All codes with descriptions, in the order of the rules.
@@ -180,6 +181,14 @@ pub fn lint<'a>(
             }
         }
     }
+    // A matmul that a gather replaces need not be divided.
+    let replaced = findings.iter().filter(|finding| finding.code == one_hot_matmul::RULE.code);
+    let replaced: HashSet<Row> =
+        replaced.flat_map(|finding| finding.rows.iter().copied()).collect();
+    findings.retain(|finding| {
+        finding.code != replicated_compute::RULE.code
+            || !finding.rows.iter().all(|row| replaced.contains(row))
+    });
     let weight = |finding: &Finding| {
         let bytes = u128::from(finding.bytes.unwrap_or(0));
         let flops = u128::from(finding.flops.unwrap_or(0));
@@ -190,7 +199,7 @@ pub fn lint<'a>(
     let seconds = |finding: &Finding| finding.seconds.unwrap_or(-1.0);
     findings.sort_by(|first, second| seconds(second).total_cmp(&seconds(first)));
     let is_about_memory = |finding: &Finding| finding.measure.is_memory();
-    if findings.iter().any(is_about_memory) && (known.is_too_large)() {
+    if findings.iter().any(is_about_memory) && (known.free)().is_some_and(|free| free < 0) {
         findings.sort_by_key(|finding| !is_about_memory(finding));
     }
     Findings { findings }

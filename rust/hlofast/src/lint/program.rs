@@ -279,6 +279,11 @@ impl<'a> Program<'a> {
         (self.known.peak)()
     }
 
+    /// Whether the device has this much free memory; true if it is unknown.
+    pub fn fits(&self, bytes: u64) -> bool {
+        (self.known.free)().is_none_or(|free| i128::from(free) >= i128::from(bytes))
+    }
+
     /// Modelled seconds of one step; None without a device or if the time is unknown.
     pub fn step_seconds(&self) -> Option<f64> {
         let seconds = (self.known.time)()?.simulation.step.seconds;
