@@ -28,8 +28,6 @@ KNOWN = {
     ("translation.moved_scores", "payload"): 0.59,
     # XLA orders the step of the twin otherwise.
     ("ranking.whole_tables", "allocated"): 0.62,
-    # A reduction is padded, so that it does not have the rows of all devices.
-    ("states.free_gathered", "payload"): 0.86,
     # The heap of the twin has fewer gaps, or more: see below for the peak.
     ("retention.undonated", "allocated"): 1.32,
     ("denoiser.whole_state", "allocated"): 1.10,

@@ -9,8 +9,9 @@
 //! Collectives along other axes send what all devices along the axes of the batch hold: with the batch
 //! sharded, they send one part of it. So does what is left of a gather along several axes.
 //!
-//! Where nothing shards the batch again, weights that are sharded along its axes (FSDP) are not gathered: devices multiply
-//! their parts, and reduce and gather activations with the rows of all. With the batch sharded, weights are sent instead.
+//! Where nothing shards the batch again, weights that are sharded along its axes (FSDP) are not gathered: devices
+//! multiply their parts, and reduce and gather activations with the rows of all. With the batch sharded, weights are
+//! sent instead.
 
 use super::batch_gathered::{is_float, is_spelled};
 use super::cut::results;
@@ -379,8 +380,8 @@ impl<'a> Finder<'a, '_> {
         sizes.contains(&Some(rows.size)) || rows.is_of_matrix && sizes.windows(2).any(is_pair)
     }
 
-    /// For a collective along the axes of a reported gather that sends what matmuls read or return, with the rows of all
-    /// devices: the partitioner multiplies the parts of weights where they lie.
+    /// For a collective along the axes of a reported gather that sends what matmuls read or return, with the rows of
+    /// all devices: the partitioner multiplies the parts of weights where they lie.
     fn whole(&self, number: usize, collective: &Collective) -> Option<Whole<'a>> {
         use CollectiveKind::*;
         let (program, module) = (self.program, self.program.module);
@@ -397,7 +398,8 @@ impl<'a> Finder<'a, '_> {
         let lines = own.into_iter().map(|row| self.written(row));
         let line =
             lines.into_iter().find(|line| self.matmuls.contains(line)).filter(|_| is_wanted)?;
-        let operands = module.operands(collective.row).iter().map(|row| Row(*row));
+        // The fusion around a reduction may flatten and pad its operand.
+        let operands = own.map(|row| module.operands(row));
         let is_like = |at: usize, row: Row| {
             is_float(module, row)
                 && self.varying.is_from_batch(module, row)
@@ -405,7 +407,8 @@ impl<'a> Finder<'a, '_> {
         };
         let at = (0..self.reported.len()).filter(|_| axes != 0).find(|at| {
             let is_along = self.reported.get(*at).is_some_and(|own| axes & !own.axes == 0);
-            is_along && operands.clone().all(|row| is_like(*at, row))
+            let all_like = |rows: &&[u32]| rows.iter().all(|row| is_like(*at, Row(*row)));
+            is_along && operands.iter().any(all_like)
         })?;
         let is_sum = is_sum && runs.phase == Phase::Forward;
         Some(Whole { number, at, payload, is_sum, line })

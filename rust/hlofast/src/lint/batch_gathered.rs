@@ -309,8 +309,8 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let reduced = match site.figure("reduced_bytes") {
         0 => String::new(),
         reduced => format!(
-            "; reductions of weight gradients, and gathers of weights that are sharded along these axes, take the place \
-             of {}",
+            "; reductions of weight gradients, and gathers of weights that are sharded along these axes, take the \
+             place of {}",
             bytes(reduced)
         ),
     };

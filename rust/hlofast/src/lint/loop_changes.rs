@@ -1,7 +1,7 @@
 //! How values change between the iterations of loops, for `loop-invariant-collective`.
 //!
-//! A loop inside another one, such as the one over layers in the one over microbatches, computes equal values from equal
-//! parts of what the outer loop keeps: in iteration k of the inner loop, the weights of layer k. These change
+//! A loop inside another one, such as the one over layers in the one over microbatches, computes equal values from
+//! equal parts of what the outer loop keeps: in iteration k of the inner loop, the weights of layer k. These change
 //! from layer to layer, but not from microbatch to microbatch.
 
 use crate::flow::walk::{Trail, converts, is_kept};
@@ -47,8 +47,8 @@ impl<'a> Changes<'a> {
         std::iter::successors(next(&row), next).take(DEEPEST).collect()
     }
 
-    /// How the operands of `row` change between iterations of the loop `around` the scheduled instruction `outer`, which
-    /// is `row` or has it inside.
+    /// How the operands of `row` change between iterations of the loop `around` the scheduled instruction `outer`,
+    /// which is `row` or has it inside.
     pub fn of_operands(&mut self, row: Row, outer: Row, around: Row) -> Option<Change> {
         let module = self.module;
         let body = module.computation_of(outer);
@@ -198,7 +198,8 @@ fn outside(module: &Module, row: Row, body: ComputationId) -> Option<Row> {
     Some(trail.row)
 }
 
-/// The element of a tuple in the same computation that get-tuple-element `row` is, perhaps through a loop that keeps it.
+/// The element of a tuple in the same computation that get-tuple-element `row` is, perhaps through a loop that keeps
+/// it.
 fn handed_on(module: &Module, row: Row) -> Option<Row> {
     let index = module.tuple_index(row)?;
     let before = Row(*module.operands(row).first()?);

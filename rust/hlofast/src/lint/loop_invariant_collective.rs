@@ -1,7 +1,7 @@
 //! `loop-invariant-collective`: collectives in a loop whose operands do not change.
 //!
-//! So do collectives of an inner loop that send the same in each iteration of an outer one: a loop over microbatches around
-//! one over layers gathers the weights of each layer for each microbatch.
+//! So do collectives of an inner loop that send the same in each iteration of an outer one: a loop over microbatches
+//! around one over layers gathers the weights of each layer for each microbatch.
 
 use super::finding::Measure;
 use super::loop_changes::{Change, Changes};
