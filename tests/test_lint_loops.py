@@ -96,6 +96,18 @@ def test_gathers_of_layers_in_each_microbatch() -> None:
     assert "before the loop over microbatches" in finding.remedy
 
 
+@pytest.mark.parametrize(("width", "is_found"), [(32, True), (1 << 23, False)])
+def test_weights_that_do_not_fit_the_device_are_left_out(width: int, is_found: bool) -> None:
+    loops = condition("layers", 8) + condition("steps", 4)
+    program = ADD + loops + FORWARD + BACKWARD + STEP + f"\nENTRY e {{\n{ENTRY}\n}}\n"
+    program = program.replace("32]", f"{width}]").replace("16,32}", f"16,{width}}}")
+    text = f"HloModule m, num_partitions=4, is_scheduled=true\n\n{program}"
+    # 17 GB of weights in 16 GB of memory.
+    found = hlofast.loads(text, strict=True, device="tpu-v5e").lint()
+    assert bool(found.of("loop-invariant-collective")) == is_found
+    assert hlofast.loads(text, strict=True).lint().of("loop-invariant-collective")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
