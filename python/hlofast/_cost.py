@@ -363,7 +363,7 @@ class Cost(Result):
         count, which count once, and beyond 64 bits. `unknown_products` are not included.
         """
         if self._matmuls is None:
-            from hlofast._matmuls import Matmuls
+            import hlofast._matmuls as own
 
             endless = self._data.endless_loops()
             unknown = self._data.unknown_products().tolist()
@@ -372,7 +372,7 @@ class Cost(Result):
                 from hlofast._profile_columns import with_matmuls
 
                 columns = with_matmuls(self.module, columns)
-            self._matmuls = Matmuls(self.module, columns, unknown, endless)
+            self._matmuls = own.Matmuls(self.module, columns, unknown, endless)
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:

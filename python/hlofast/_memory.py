@@ -79,11 +79,11 @@ def quiet(
     device: str | Device | None = None,
 ) -> Memory:
     """`Module.memory` without the warning for contradictions, which notes also report."""
-    from hlofast._context import device_for
+    import hlofast._context as known
 
     refuse(module, "the memory peak")
     # Unknown device names are rejected here, and not only when XLA's account is read.
-    device = device_for(module, device)
+    device = known.device_for(module, device)
     data = _core._memory(
         module,
         rule=rule,
@@ -588,9 +588,9 @@ class Memory(Result):
     @property
     def contradictions(self) -> tuple[Note, ...]:
         """Contradictions in the module that make figures doubtful."""
-        from hlofast._memory_notes import contradictions
+        import hlofast._memory_notes as own
 
-        return tuple(contradictions(self))
+        return tuple(own.contradictions(self))
 
     def __reduce__(self) -> tuple[object, ...]:
         chosen = (self.rule, self.sizes, self.constants, self.space, self.schedule, self.device)

@@ -475,11 +475,13 @@ impl<M: Borrow<Module>> Analyses<M> {
         allocated: &OnceLock<Option<i64>>,
     ) -> Option<lint::Falls> {
         let is_counted = self.module().is_scheduled() && self.devices_together() == 1;
-        let before = self.account().ok().filter(|_| is_counted)?.hbm_peak();
+        let account = self.account().ok().filter(|_| is_counted)?;
+        let before = account.hbm_peak();
         let after = self.needed(change, before)?;
         let less =
             |before: i64, after: i64| u64::try_from(before.saturating_sub(after)).unwrap_or(0);
-        let as_is = || self.needed(&Change::default(), i64::MAX)?.allocated;
+        let as_is =
+            || memory::allocated_from(self.module(), self.frame().ok()?, account, self.usable());
         let falls = after.allocated.and_then(|after| {
             let now = (*allocated.get_or_init(as_is))?;
             Some((less(now, after), less(now, before)))

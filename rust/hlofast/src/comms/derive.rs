@@ -97,11 +97,7 @@ fn derive(module: &Module) -> Option<DerivedMesh> {
     if let Some(derived) = entry.clone().filter(is_enough) {
         return Some(derived);
     }
-    // Most texts without a mesh have no such attribute, so their rows need not be scanned.
-    let all = match module.may_have("sharding") {
-        true => distinct(module, module.rows(), "sharding"),
-        false => Vec::new(),
-    };
+    let all = distinct(module, module.rows_that_may_have("sharding"), "sharding");
     let finer = [of_shardings(&all, MeshSource::Shardings), of_groups(module)];
     let mut finer: Vec<DerivedMesh> = finer.into_iter().flatten().collect();
     // A single axis over all devices tells little, so a source that divides it is preferred.

@@ -280,7 +280,9 @@ fn gradients(
                 None => 0..operands.len(),
             };
             let operands = operands.get(range).unwrap_or_default().iter();
-            stack.extend(operands.map(|row| Place { row: Row(*row), path: path.clone() }));
+            stack.extend(
+                operands.map(|row| Place { row: Row(*row), path: Path::from_slice(&path) }),
+            );
             continue;
         }
         let operand = || module.operands(row).first().map(|row| Row(*row));

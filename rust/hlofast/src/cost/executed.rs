@@ -132,7 +132,8 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
     result.call_times = links;
     result.unknown_bytes.sort_unstable();
     result.other_memory = traffic.other;
-    result.other_memory.sort_unstable_by_key(|entry| (entry.row, entry.memory_space));
+    // Ascending already within each computation, so that a stable sort has few runs to merge.
+    result.other_memory.sort_by_key(|entry| (entry.row, entry.memory_space));
     result
 }
 
@@ -163,8 +164,12 @@ impl Engine<'_> {
             let fact = cursor.take(row);
             let opcode = module.opcode(Row(row));
             let class = class_of(opcode);
+            // The columns are 0 and exact from the start.
+            if class == Class::Free || is_fused && class == Class::Moves {
+                continue;
+            }
             let index = row as usize;
-            let bytes = if is_fused || class == Class::Free {
+            let bytes = if is_fused {
                 Some((0, 0))
             } else if let Some(stated) = self.stated_bytes(row) {
                 Some(stated)

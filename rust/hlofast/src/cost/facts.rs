@@ -94,7 +94,11 @@ impl Facts {
             None => of(module, row),
         };
         let fact = |row: Row| {
-            let fact = match module.opcode(row) {
+            let opcode = module.opcode(row);
+            if !has_fact(opcode) {
+                return None;
+            }
+            let fact = match opcode {
                 Opcode::While => Fact::TripCount(loops.next()?.1),
                 Opcode::Dot | Opcode::ScaledDot => Fact::Contracted(once(row, contracted)?),
                 Opcode::Convolution => Fact::Flops(once(row, |module, row| {
@@ -104,7 +108,11 @@ impl Facts {
             };
             Some((row.0, fact))
         };
-        let entries: Vec<(u32, Fact)> = module.rows().filter_map(fact).collect();
+        // Facts are large: their column does not grow by copying.
+        let opcodes = &module.columns().opcodes;
+        let most = opcodes.iter().filter(|opcode| has_fact(**opcode)).count();
+        let mut entries: Vec<(u32, Fact)> = Vec::with_capacity(most);
+        entries.extend(module.rows().filter_map(fact));
         let rows: Vec<u32> = entries.iter().map(|entry| entry.0).collect();
         let starts = module.starts_by_computation(&rows);
         let constants = large_constants(module);
@@ -225,6 +233,32 @@ fn parameters(module: &Module) -> Option<Csr> {
     }
     let rows = pairs.into_iter().map(|(id, _, row)| (id, row));
     Some(Csr::from_sorted(module.computations().len(), rows))
+}
+
+/// Whether rows of `opcode` may have a fact.
+#[inline]
+fn has_fact(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        AllReduce
+            | AllReduceDone
+            | Convolution
+            | CustomCall
+            | Dot
+            | Fft
+            | Fusion
+            | Gather
+            | RaggedDot
+            | ReduceScatter
+            | ReduceWindow
+            | ScaledDot
+            | Scatter
+            | SelectAndScatter
+            | Sort
+            | Transpose
+            | While
+    )
 }
 
 fn fact_of<'a>(module: &'a Module, row: Row, groups: &mut GroupSize<'a>) -> Option<Fact> {

@@ -14,6 +14,10 @@ const MARK: &[u8] = b".remat";
 /// called `x.remat`, `x.remat2` and so on.
 pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
     let name = module.instruction_name(row);
+    // Few names have a part that begins like these. All bytes are looked at, because that is vectorised.
+    if !name.windows(2).fold(false, |has, own| has | (own == b".r")) {
+        return false;
+    }
     let parts = name.split(|byte| *byte == b'.');
     parts.skip(1).any(|part| {
         part.strip_prefix(b"remat").is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))

@@ -20,12 +20,20 @@ pub type Path = SmallVec<[u32; 4]>;
 pub(crate) type Places = SmallVec<[Place; 4]>;
 
 /// A part of a row's result.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The row.
     pub row: Row,
     /// Tuple indices, innermost first; empty for the whole result.
     pub path: Path,
+}
+
+impl Clone for Place {
+    /// Copies the path in one piece; `SmallVec::clone` copies it number by number.
+    #[inline]
+    fn clone(&self) -> Self {
+        Place { row: self.row, path: Path::from_slice(&self.path) }
+    }
 }
 
 impl From<Row> for Place {
@@ -133,6 +141,7 @@ pub(crate) fn fan_out(module: &Module, row: Row) -> usize {
             }
         }
         Opcode::CustomCall if is_many(module, row) => module.operands(row).len(),
+        opcode if !opcode.may_call() => 1,
         _ => calls(row),
     };
     places.max(1)
@@ -161,53 +170,53 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Places) 
         let calls = module.calls(row).iter().filter(move |call| role(call.role));
         calls.map(|call| Place {
             row: Row(module.computation(call.computation).root),
-            path: place.path.clone(),
+            path: Path::from_slice(&place.path),
         })
     };
-    let same = || place.path.clone();
+    let same = || Path::from_slice(&place.path);
     match module.opcode(row) {
         GetTupleElement => {
             let mut path = same();
             path.push(u32::try_from(module.tuple_index(row)?).ok()?);
-            next.extend(operand(0, path));
+            add(next, operand(0, path));
         }
         Tuple => {
             let mut path = same();
             if let Some(index) = path.pop() {
-                next.extend(operand(index as usize, path));
+                add(next, operand(index as usize, path));
             }
         }
-        OptBarrier | Domain | AddDependency => next.extend(operand(0, same())),
+        OptBarrier | Domain | AddDependency => add(next, operand(0, same())),
         CopyStart => {
             let mut path = same();
             if path.pop().is_some_and(|index| index < 2) {
-                next.extend(operand(0, path));
+                add(next, operand(0, path));
             }
         }
         CopyDone => {
             let mut path = same();
             path.push(0);
-            next.extend(operand(0, path));
+            add(next, operand(0, path));
         }
-        AsyncUpdate => next.extend(operand(0, same())),
+        AsyncUpdate => add(next, operand(0, same())),
         AsyncDone => {
             let mut path = same();
             path.push(1);
-            next.extend(operand(0, path));
+            add(next, operand(0, path));
         }
         AsyncStart => {
             let mut path = same();
             match path.pop() {
                 Some(0) => {
                     if let Some(index) = path.pop() {
-                        next.extend(operand(index as usize, path));
+                        add(next, operand(index as usize, path));
                     }
                 }
                 Some(1) => {
                     let roots = module.calls(row).iter();
                     next.extend(roots.map(|call| Place {
                         row: Row(module.computation(call.computation).root),
-                        path: path.clone(),
+                        path: Path::from_slice(&path),
                     }));
                 }
                 _ => {}
@@ -223,7 +232,7 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Places) 
                 [CallRole::Branch, CallRole::TrueComputation, CallRole::FalseComputation];
             branches.contains(&role)
         })),
-        CustomCall if is_marker(module, row) => next.extend(operand(0, same())),
+        CustomCall if is_marker(module, row) => add(next, operand(0, same())),
         CustomCall => return tpu_call(module, place, through, next),
         Parameter => {
             let id = module.computation_of(row);
@@ -237,7 +246,7 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Places) 
                 let calls = module.calls(caller).iter().enumerate();
                 for (index, call) in calls.filter(|(_, call)| call.computation == id) {
                     let given = argument(module, caller, call, index, number);
-                    next.extend(given.map(|row| Place { row, path: same() }));
+                    add(next, given.map(|row| Place { row, path: same() }));
                 }
                 if let Some(body) = module.called(caller, CallRole::Body) {
                     let root = Row(module.computation(body).root);
@@ -248,26 +257,26 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Places) 
         Bitcast | Convert | Copy | Reshape | Transpose | ReducePrecision | Pad
             if through.conversions =>
         {
-            next.extend(operand(0, same()));
+            add(next, operand(0, same()));
         }
-        Slice | DynamicSlice if through.slices => next.extend(operand(0, same())),
+        Slice | DynamicSlice if through.slices => add(next, operand(0, same())),
         DynamicUpdateSlice if through.slices => {
-            next.extend(operand(0, same()));
-            next.extend(operand(1, same()));
+            add(next, operand(0, same()));
+            add(next, operand(1, same()));
         }
         AllGather if through.gathers && module.operands(row).len() == 1 => {
-            next.extend(operand(0, same()));
+            add(next, operand(0, same()));
         }
         AllGatherDone if through.gathers => {
             let mut path = same();
             path.push(1);
-            next.extend(operand(0, path));
+            add(next, operand(0, path));
         }
         AllGatherStart if through.gathers => {
             let mut path = same();
             path.pop();
             let index = if module.operands(row).len() > 1 { path.pop()? } else { 0 };
-            next.extend(operand(index as usize, path));
+            add(next, operand(index as usize, path));
         }
         Constant | Iota => return Some(End::Constant(row)),
         Broadcast => {
@@ -279,6 +288,13 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Places) 
         _ => {}
     }
     None
+}
+
+#[inline]
+fn add(next: &mut Places, place: Option<Place>) {
+    if let Some(place) = place {
+        next.push(place);
+    }
 }
 
 /// Whether `row` is a TPU compiler call that passes on several values.
@@ -293,11 +309,11 @@ fn tpu_call(module: &Module, place: &Place, through: Through, next: &mut Places)
     match module.attribute_bytes(place.row, "custom_call_target")? {
         // Slices that were fetched one by one are joined into their array.
         b"\"ConcatBitcast\"" if through.slices => {
-            next.extend(operands().map(|row| Place { row, path: place.path.clone() }));
+            next.extend(operands().map(|row| Place { row, path: Path::from_slice(&place.path) }));
         }
         // The borders of `shard_map`: each result is the share of one device of an operand, or the whole.
         b"\"xla.sdy.GlobalToLocalShape\"" | b"\"xla.sdy.LocalToGlobalShape\"" => {
-            let mut path = place.path.clone();
+            let mut path = Path::from_slice(&place.path);
             let is_many = module.operands(place.row).len() > 1;
             let index = if is_many { path.pop()? as usize } else { 0 };
             next.extend(operands().nth(index).map(|row| Place { row, path }));
@@ -306,7 +322,7 @@ fn tpu_call(module: &Module, place: &Place, through: Through, next: &mut Places)
         b"\"AllocateBuffer\"" => return Some(End::Constant(place.row)),
         // The start of an asynchronous collective returns its operand, then its result.
         b"\"AsyncCollectiveStart\"" => {
-            let mut path = place.path.clone();
+            let mut path = Path::from_slice(&place.path);
             let sent = operands().next()?;
             let row = match path.pop()? {
                 0 => Row(*module.operands(sent).first()?),
@@ -318,7 +334,7 @@ fn tpu_call(module: &Module, place: &Place, through: Through, next: &mut Places)
         // The end of an asynchronous collective has the collective among its operands.
         b"\"AsyncCollectiveDone\"" if through.gathers => {
             let gathers = operands().filter(|row| module.opcode(*row) == Opcode::AllGather);
-            next.extend(gathers.map(|row| Place { row, path: place.path.clone() }));
+            next.extend(gathers.map(|row| Place { row, path: Path::from_slice(&place.path) }));
         }
         _ => {}
     }

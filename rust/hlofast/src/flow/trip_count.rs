@@ -61,8 +61,11 @@ pub fn inferred_trip_count(module: &Module, row: Row) -> TripCount {
 
 /// The trip count in `backend_config`: `{"known_trip_count":{"n":"10"}}`, also inside a string.
 fn noted(module: &Module, row: Row) -> Option<TripCount> {
+    const KEY: &str = "known_trip_count";
+    // Most loops of TPU programs have long configurations without it.
+    memchr::memmem::find(module.attribute_bytes(row, "backend_config")?, KEY.as_bytes())?;
     let config = module.backend_config_json(row)?;
-    let count = json_integer(config.get("known_trip_count")?.get("n")?)?;
+    let count = json_integer(config.get(KEY)?.get("n")?)?;
     let count = u64::try_from(count).ok()?;
     let reason = "known_trip_count in backend_config";
     Some(TripCount::known(count, Provenance::FromBackendConfig, reason))

@@ -56,7 +56,8 @@ impl Trail {
     /// The value of operand `index` of the current row.
     pub fn operand(&self, module: &Module, index: usize) -> Option<Trail> {
         let row = Row(*module.operands(self.row).get(index)?);
-        Some(Trail { row, path: Path::new(), calls: self.calls.clone(), steps: self.steps })
+        let calls = Calls::from_slice(&self.calls);
+        Some(Trail { row, path: Path::new(), calls, steps: self.steps })
     }
 
     /// Goes back through rows that pass the value on, and through the first operands of opcodes

@@ -187,7 +187,10 @@ impl KeysInUse {
     #[inline]
     fn add(&mut self, length: usize, first: u8) {
         let (word, bit) = Self::place(length, first);
-        self.0[word] |= bit;
+        // Nearly all keys are known: reading alone does not wait for what was written last.
+        if self.0[word] & bit == 0 {
+            self.0[word] |= bit;
+        }
     }
 
     #[inline]
@@ -202,6 +205,19 @@ impl Module {
     #[inline]
     pub(crate) fn may_have(&self, key: &str) -> bool {
         self.derived().keys.get_or_init(|| KeysInUse::of_module(self)).may_hold(key)
+    }
+
+    /// The rows that may have attribute `key`; no other row has it.
+    pub(crate) fn rows_that_may_have(&self, key: &str) -> impl Iterator<Item = Row> + '_ {
+        let rows = if self.may_have(key) { self.row_count() } else { 0 };
+        let (length, first) = (key.len(), key.bytes().next().unwrap_or_default());
+        let may_have = move |row: &Row| match self.columns.value_ends(*row) {
+            [] => !self.tail(*row).is_empty(),
+            ends => ends
+                .iter()
+                .any(|own| own.key_first == first && usize::from(own.key_length) == length),
+        };
+        (0..rows as u32).map(Row).filter(may_have)
     }
 
     /// The attributes of `row`, with or without metadata, if it was read from a line in the printed

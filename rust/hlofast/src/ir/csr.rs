@@ -39,11 +39,16 @@ impl Csr {
             let lists = (0u32..).zip(offsets.windows(2));
             lists.map(|(row, range)| (row, &items[range[0] as usize..range[1] as usize]))
         };
-        let mut distinct = Distinct::default();
+        // By item: the last row that holds it, so that a row that holds it twice counts once. The second pass
+        // inverts the bits of rows, and need not forget those of the first.
+        let mut last = vec![u32::MAX; rows];
         // By item: how many rows hold it; then where the next such row goes.
         let mut next = vec![0u32; rows];
         for (row, list) in lists() {
-            distinct.of(row, list, rows, |item| next[item as usize] += 1);
+            for item in list {
+                let before = std::mem::replace(&mut last[*item as usize], row);
+                next[*item as usize] += u32::from(before != row);
+            }
         }
         let mut starts = Vec::with_capacity(rows + 1);
         let mut sum = 0;
@@ -53,13 +58,14 @@ impl Csr {
         }
         starts.push(sum);
         let mut users = vec![0u32; sum as usize];
-        distinct.last.clear();
         for (row, list) in lists() {
-            distinct.of(row, list, rows, |item| {
-                let place = &mut next[item as usize];
-                users[*place as usize] = row;
-                *place += 1;
-            });
+            for item in list {
+                if std::mem::replace(&mut last[*item as usize], !row) != !row {
+                    let place = &mut next[*item as usize];
+                    users[*place as usize] = row;
+                    *place += 1;
+                }
+            }
         }
         Self { offsets: starts, items: users }
     }
@@ -67,37 +73,6 @@ impl Csr {
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         4 * (self.offsets.capacity() + self.items.capacity())
-    }
-}
-
-/// The distinct items of lists.
-#[derive(Default)]
-struct Distinct {
-    /// By item: the last row with a long list that holds it; empty before the first such row.
-    last: Vec<u32>,
-}
-
-impl Distinct {
-    /// Calls `found` for each item of the list of `row`, once.
-    #[inline]
-    fn of(&mut self, row: u32, list: &[u32], items: usize, mut found: impl FnMut(u32)) {
-        const FEW: usize = 4;
-        if list.len() <= FEW {
-            for (index, item) in list.iter().enumerate() {
-                if !list[..index].contains(item) {
-                    found(*item);
-                }
-            }
-            return;
-        }
-        if self.last.is_empty() {
-            self.last = vec![u32::MAX; items];
-        }
-        for item in list {
-            if std::mem::replace(&mut self.last[*item as usize], row) != row {
-                found(*item);
-            }
-        }
     }
 }
 

@@ -257,7 +257,11 @@ impl Module {
         let base = if limit as usize <= text.len() { 0 } else { text.len() as u32 };
         let bytes = if base == 0 { text } else { &self.arena[..] };
         let rest = Span { start: name.end - base, end: limit - base };
-        if let Some(opcode) = bytes.get(rest.range()).and_then(printed_opcode) {
+        let printed = bytes.get(rest.range()).and_then(|text| {
+            let shape = self.bytes(self.shapes.text(self.shape(row)));
+            opcode_after(text, shape).or_else(|| printed_opcode(text))
+        });
+        if let Some(opcode) = printed {
             let opcode = opcode.shifted(rest.start);
             let close = (limit - base) as usize - 1;
             let payload = Span::new(opcode.end as usize + 1, close.max(opcode.end as usize + 1));
@@ -418,6 +422,16 @@ fn printed_opcode(text: &[u8]) -> Option<Span> {
     (is_shape && is_opcode).then(|| Span::new(start, start + length))
 }
 
+/// The opcode in ` = shape opcode(` for this shape; None if another text stands for the shape.
+fn opcode_after(text: &[u8], shape: &[u8]) -> Option<Span> {
+    const EQUALS: &[u8] = b" = ";
+    let word = text.strip_prefix(EQUALS)?.strip_prefix(shape)?.strip_prefix(b" ")?;
+    let length = word.iter().take_while(|byte| is_identifier_byte(**byte)).count();
+    let is_opcode = word.first()?.is_ascii_lowercase() && word.get(length) == Some(&b'(');
+    let start = EQUALS.len() + shape.len() + 1;
+    is_opcode.then(|| Span::new(start, start + length))
+}
+
 /// A 32-bit hash of a name.
 fn name_hash(name: &[u8]) -> u32 {
     (hash_bytes(name) >> 32) as u32
@@ -488,6 +502,25 @@ mod tests {
             "",
         ] {
             assert_eq!(opcode(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn opcodes_are_found_behind_the_text_of_the_shape() {
+        let opcode = |text: &'static str, shape: &str| {
+            opcode_after(text.as_bytes(), shape.as_bytes()).map(|span| &text[span.range()])
+        };
+        let tuple = "((f32[2]{0}), f32[1]{0}, u32[])";
+        for (text, shape, expected) in [
+            (" = ((f32[2]{0}), f32[1]{0}, u32[]) slice-start(%a)", tuple, Some("slice-start")),
+            (" = f32[2, 3] add(%a, %b)", "f32[2, 3]", Some("add")),
+            // Another text of the shape, a part of it, no shape, and another form.
+            (" = ((f32[2]), f32[1], u32[]) slice-start(%a)", tuple, None),
+            (" = f32[2]{0} add(%a, %b)", "f32[2]", None),
+            (" = add(%a, %b)", "f32[2]", None),
+            (" = f32[2] add (%a, %b)", "f32[2]", None),
+        ] {
+            assert_eq!(opcode(text, shape), expected, "{text}");
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
 use crate::memory::{Change, Resized};
-use crate::remat::{Residual, ResidualKind, residuals};
+use crate::remat::{Residual, ResidualKind};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
@@ -107,7 +107,7 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
     if is_widened_by_compiler(program) || !has_large_f32(module) || !computes_in_16_bits(program) {
         return sites;
     }
-    let residuals = residuals(module, program.cost, program.attribution);
+    let residuals = program.residuals();
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let total = residuals.iter().fold(0u64, |sum, own| sum.saturating_add(size(own.bytes)));
     // By element type and dimensions, whatever the layout: the bytes of all.
@@ -125,7 +125,7 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
     let products = Products::new(program);
     let operands = OnceCell::new();
     let mut unstacked: HashMap<ShapeId, Vec<Resized>> = HashMap::new();
-    for residual in &residuals {
+    for residual in residuals {
         let held = size(residual.bytes);
         let Some(kind) = kind(residual.shape).filter(|kind| kind.0 == ElementType::F32) else {
             continue;
@@ -140,13 +140,13 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
         let operands = || operands.get_or_init(|| WidenedOperands::new(program, &products));
         // Layers that are written one by one keep an array each, which shrink together.
         let is_large = held >= total / LEAST_PART || residual.stacked.is_none();
-        let made = is_large.then(|| made_in_f32(program, &products, residual, &residuals));
+        let made = is_large.then(|| made_in_f32(program, &products, residual, residuals));
         let made = made.flatten().or_else(|| made_for(program, operands(), residual));
         let made = made.or_else(|| made_at_places(program, residual, wide));
         let Some(made) = made else { continue };
         let mut site = site(made, residual, total);
         // Arrays that no loop stacks shrink alike, if their shape is one.
-        let resized = || halved(program, residual, &residuals);
+        let resized = || halved(program, residual, residuals);
         site.change.resized = match residual.stacked {
             Some(_) => resized(),
             None => unstacked.entry(residual.shape).or_insert_with(resized).clone(),
@@ -158,7 +158,7 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
         sites.push(site);
     }
     share_changes(program, &mut sites, &stacks);
-    let twice = kept_twice(program, &products, &residuals);
+    let twice = kept_twice(program, &products, residuals);
     for (reader, residual) in twice.iter().copied() {
         let held = size(residual.bytes);
         // All of its bytes go, of an f32 value half.
@@ -168,7 +168,7 @@ fn found(program: &Program<'_>, wide: &HashSet<Place>) -> Vec<Site> {
         let mut site = Site::new(reader).sum("kept_bytes", held).common("residual_bytes", total);
         site.evidence = vec![residual.made_by, residual.uses.1];
         site.bytes = Some(held);
-        site.change.resized = spared(module, residual, (&twice, &residuals));
+        site.change.resized = spared(module, residual, (&twice, residuals));
         site.key = TWICE | u64::from(residual.shape.0);
         site.is_anywhere = true;
         site.phases = vec![Phase::Forward];

@@ -89,6 +89,12 @@ fn made(module: &Module, logits: Row, size: u64) -> (Trail, Option<Row>) {
     }
 }
 
+/// The reductions of `module`.
+fn reductions(module: &Module) -> impl Iterator<Item = Row> + '_ {
+    let opcodes = module.columns().opcodes.iter().zip(0..);
+    opcodes.filter(|(opcode, _)| **opcode == Opcode::Reduce).map(|(_, row)| Row(row))
+}
+
 /// The number and the size of the only dimension that `row` reduces by a maximum.
 fn maximum_over(module: &Module, row: Row) -> Option<(usize, u64)> {
     if module.opcode(row) != Opcode::Reduce {
@@ -117,7 +123,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     let products: std::collections::HashSet<Row> = program.products().collect();
     let mut seen = std::collections::HashSet::new();
-    for row in module.rows() {
+    for row in reductions(module) {
         let Some((_, size)) = maximum_over(module, row).filter(|(_, size)| *size >= LEAST) else {
             continue;
         };
@@ -289,7 +295,7 @@ fn has(array: &ArrayShape<'_>, size: u64) -> bool {
 fn find_written(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     let mut seen = std::collections::HashSet::new();
-    for row in module.rows() {
+    for row in reductions(module) {
         let Some((at, size)) = maximum_over(module, row).filter(|(_, size)| *size >= LEAST) else {
             continue;
         };

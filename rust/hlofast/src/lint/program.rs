@@ -15,6 +15,7 @@ use crate::flow::{Attribution, Phase, Sources};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, ElementKind, ElementType, Module, Opcode, Row};
 use crate::memory::Change;
+use crate::remat::{Residual, residuals};
 use crate::summary;
 use hashbrown::HashMap;
 use std::cell::{Cell, OnceCell};
@@ -51,6 +52,7 @@ pub(super) struct Program<'a> {
     matmul_flops: OnceCell<u64>,
     varying: OnceCell<Option<Varying>>,
     inputs: OnceCell<Option<Varying>>,
+    residuals: OnceCell<Vec<Residual>>,
     /// Collectives that send activations in f32 (`float32_activations.rs`), which other rules leave out.
     pub streams: OnceCell<Vec<Site>>,
     /// The all-to-alls that move scores of attention (`resharded_scores.rs`), which other rules leave out.
@@ -106,6 +108,7 @@ impl<'a> Program<'a> {
             matmul_flops: OnceCell::new(),
             varying: OnceCell::new(),
             inputs: OnceCell::new(),
+            residuals: OnceCell::new(),
             streams: OnceCell::new(),
             resharded: OnceCell::new(),
             peaks: Cell::new(0),
@@ -356,6 +359,12 @@ impl<'a> Program<'a> {
     /// What is computed from the inputs of a program that is not partitioned; None as for `varying`.
     pub fn inputs(&self) -> Option<&Varying> {
         self.inputs.get_or_init(|| Varying::of_inputs(&self.partitioned())).as_ref()
+    }
+
+    /// The values that forward code computes and backward code reads.
+    pub fn residuals(&self) -> &[Residual] {
+        let find = || residuals(self.module, self.cost, self.attribution);
+        self.residuals.get_or_init(find)
     }
 
     /// The axes of collective `number`; empty without a mesh.

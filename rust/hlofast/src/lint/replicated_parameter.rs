@@ -13,7 +13,7 @@ use crate::ir::{
     ArrayShape, CallRole, ElementKind, ElementType, Module, Opcode, Row, ShapeId, ShapeView,
 };
 use crate::memory::{Resized, Spared};
-use crate::remat::{ResidualKind, residuals};
+use crate::remat::ResidualKind;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 
@@ -175,9 +175,9 @@ fn resized(
 /// The activations that are kept for the backward pass, by shape.
 fn activations(program: &Program<'_>) -> HashMap<ShapeId, Vec<Place>> {
     let mut places: HashMap<ShapeId, Vec<Place>> = HashMap::new();
-    for own in residuals(program.module, program.cost, program.attribution) {
+    for own in program.residuals() {
         if own.kind == ResidualKind::Activation {
-            places.entry(own.shape).or_default().push(own.place);
+            places.entry(own.shape).or_default().push(own.place.clone());
         }
     }
     places

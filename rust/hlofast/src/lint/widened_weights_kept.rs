@@ -10,7 +10,7 @@ use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::flow::Phase;
 use crate::ir::{Module, Row, ShapeId};
-use crate::remat::{ResidualKind, residuals};
+use crate::remat::ResidualKind;
 
 pub(super) const RULE: Rule = Rule {
     code: "widened-weights-kept",
@@ -33,11 +33,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if is_widened_by_compiler(program) || !can_widen(program.module) {
         return;
     }
-    let residuals = residuals(program.module, program.cost, program.attribution);
+    let residuals = program.residuals();
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
     let total =
         residuals.iter().fold(0u64, |sum, residual| sum.saturating_add(size(residual.bytes)));
-    for residual in &residuals {
+    for residual in residuals {
         let held = size(residual.bytes);
         let is_copy = residual.kind == ResidualKind::WeightCopy && residual.widened_from.is_some();
         if !is_copy || held < LEAST {

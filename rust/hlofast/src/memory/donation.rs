@@ -67,6 +67,9 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     }
     parameters.retain(|array| !given.contains(&array.index));
     results.retain(|array| !taken_results.contains(&array.index));
+    if parameters.is_empty() || results.is_empty() {
+        return Vec::new();
+    }
     let costs = module.shape_costs();
     let sizes = parameters.iter().map(|array| bytes(costs, array.shape));
     let whole = sizes.fold(0, i64::saturating_add);
@@ -135,9 +138,9 @@ fn arrays(module: &Module, row: Row, index: ShapeIndex, found: &mut Vec<Array>) 
         }
         if let Some(elements) = shapes.tuple(shape) {
             for (at, element) in elements.iter().enumerate().rev() {
-                let mut index = index.clone();
+                let mut index = ShapeIndex::from_slice(&index);
                 index.push(at as i64);
-                let mut path = path.clone();
+                let mut path = Path::from_slice(&path);
                 path.insert(0, at as u32);
                 stack.push((*element, index, path));
             }

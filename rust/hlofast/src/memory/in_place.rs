@@ -1,6 +1,6 @@
 //! Which values XLA's buffer assignment may put into the memory of an operand.
 
-use super::share::{FEW, FusedUses, element_of, is_listed, may_share, overwrites};
+use super::share::{FEW, FusedUses, element_of, is_listed, lists_of, may_share, overwrites};
 use super::values::Reader;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Opcode, Row, ShapeId};
@@ -25,6 +25,8 @@ pub(super) struct InPlace<'a> {
     looks: Cell<usize>,
     /// Whether a row may have a list of what it overwrites.
     may_list: bool,
+    /// The last row that was looked at, and its list: the operands of a row are looked at one after another.
+    listed: Cell<(Row, Option<&'a [u8]>)>,
 }
 
 impl<'a> InPlace<'a> {
@@ -33,7 +35,8 @@ impl<'a> InPlace<'a> {
         let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
         let may_list = reader.module.may_have("backend_config");
         let (fused, places) = (RefCell::default(), RefCell::default());
-        InPlace { reader, values, shapes, fused, places, looks, may_list }
+        let listed = Cell::new((Row(u32::MAX), None));
+        InPlace { reader, values, shapes, fused, places, looks, may_list, listed }
     }
 
     /// Whether the instruction that defines `user` may write `user` over `operand`, whose live
@@ -90,7 +93,13 @@ impl<'a> InPlace<'a> {
         }
         let element = element_of(self.reader, module.shape(row), step, user);
         let fused = &mut self.fused.borrow_mut();
-        let listed = || is_listed(module, row, index, element);
+        let listed = || {
+            if self.listed.get().0 != row {
+                self.listed.set((row, lists_of(self.reader.module, row)));
+            }
+            let lists = self.listed.get().1?;
+            Some(is_listed(lists, operands.len(), index, element))
+        };
         self.may_list.then(listed).flatten().unwrap_or_else(|| {
             let opcode = module.opcode(row);
             may_share(opcode)

@@ -40,7 +40,8 @@ pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
 pub use xla::{
-    Packing, Signature, Tables, XlaAccount, account_from, overwriting, packing_from, xla_account,
+    Packing, Signature, Tables, XlaAccount, account_from, allocated_from, overwriting,
+    packing_from, xla_account,
 };
 
 use crate::cost::Backend;

@@ -12,6 +12,7 @@ use super::schedule::NONE;
 use super::values::Reader;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use memchr::memmem::Finder;
+use smallvec::SmallVec;
 use std::sync::LazyLock;
 
 /// Joins results with the operand whose memory they may reuse.
@@ -169,15 +170,14 @@ static LISTS: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(b"\"aliasing_operands\":{\"lists\":["));
 
 /// Whether libtpu's own list puts operand `operand` and element `element` of the result into one
-/// buffer; the list numbers results after operands. None without a list, as in programs of other
-/// compilers and before buffer assignment.
-pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32) -> Option<bool> {
-    let config = module.attribute_bytes(row, "backend_config")?;
-    let output = module.operands(row).len() as u64 + u64::from(element);
-    let start = LISTS.find(config)? + LISTS.needle().len();
-    let mut group: Vec<u64> = Vec::new();
+/// buffer; the list numbers results after operands.
+///
+/// `lists` is what [`lists_of`] gives for the row, which has `operands` operands.
+pub(super) fn is_listed(lists: &[u8], operands: usize, operand: usize, element: u32) -> bool {
+    let output = operands as u64 + u64::from(element);
+    let mut group: SmallVec<[u64; 8]> = SmallVec::new();
     let mut number: Option<u64> = None;
-    for byte in &config[start..] {
+    for byte in lists {
         match byte {
             b'0'..=b'9' => {
                 let digit = u64::from(byte - b'0');
@@ -185,7 +185,7 @@ pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32)
             }
             b'}' => {
                 if group.contains(&(operand as u64)) && group.contains(&output) {
-                    return Some(true);
+                    return true;
                 }
                 group.clear();
             }
@@ -197,7 +197,15 @@ pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32)
             group.extend(number.take());
         }
     }
-    Some(false)
+    false
+}
+
+/// The text after the start of libtpu's list of operands that results of `row` take the memory of. None without
+/// a list, as in programs of other compilers and before buffer assignment.
+pub(super) fn lists_of(module: &Module, row: Row) -> Option<&[u8]> {
+    let config = module.attribute_bytes(row, "backend_config")?;
+    let start = LISTS.find(config)? + LISTS.needle().len();
+    config.get(start..)
 }
 
 /// The value of `kind=`; empty if the attribute is absent.

@@ -169,11 +169,37 @@ pub(super) fn packed_account(
         if account.hbm_peak() > most || !is_packed(module) {
             return Ok((account, None));
         }
-        let room = Room::new(assignment, placed, &account, usable);
-        let is_fast = account.hbm.bytes <= room.most;
-        let packing = is_fast.then(|| packing(assignment, placed, &account, room)).flatten();
-        Ok((account, packing))
+        Ok((account, packed_fast(assignment, placed, &account, usable)))
     })
+}
+
+/// The bytes that XLA allocates in HBM for the program as it is, whose account is known; None where
+/// [`packed_account`] has no packing.
+pub fn allocated_from(
+    module: &Module,
+    frame: &Frame,
+    account: &XlaAccount,
+    usable: Option<i64>,
+) -> Option<i64> {
+    let frame = frame.marked();
+    let sizes = Sizes::new(module, frame, |_, bytes| bytes);
+    let packing = assigned(module, frame, sizes, |_, assignment, placed| {
+        let packed = || packed_fast(assignment, placed, account, usable);
+        Ok(is_packed(module).then(packed).flatten())
+    });
+    packing.ok()??.allocated(account)
+}
+
+/// The packing of an assignment, unless XLA packs its heap with care.
+fn packed_fast(
+    assignment: &Assignment<'_>,
+    placed: &Assigned,
+    account: &XlaAccount,
+    usable: Option<i64>,
+) -> Option<Packing> {
+    let room = Room::new(assignment, placed, account, usable);
+    let is_fast = account.hbm.bytes <= room.most;
+    is_fast.then(|| packing(assignment, placed, account, room)).flatten()
 }
 
 /// The account of an assignment.

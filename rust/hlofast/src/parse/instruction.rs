@@ -7,7 +7,7 @@ use super::shape::{parse_shape, starts_shape};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::attributes::{read_value, skip_to_value};
 use crate::ir::derived::skip_to_opcode;
-use crate::ir::module::NO_METADATA;
+use crate::ir::module::{NO_METADATA, ValueEnd};
 use crate::ir::{Call, CallRole, Computation, ComputationId, Flags, Opcode, Row, ShapeId};
 use crate::text::{Cursor, Span, is_identifier_byte};
 use std::sync::Arc;
@@ -138,6 +138,7 @@ impl Reader<'_> {
         let row = self.next_row();
         let metadata = attributes.iter().find(|a| &self.text[a.key.range()] == b"metadata");
         let metadata = metadata.map_or(NO_METADATA, |a| a.value.start);
+        self.push_value_ends(tail, &attributes);
         self.push_row(opcode, flags, shape, name, tail, metadata);
         Ok(row)
     }
@@ -185,6 +186,26 @@ impl Reader<'_> {
             }
             attributes.push(RawAttribute { key, value });
         }
+    }
+
+    /// Keeps where the values of `tail` end if it has the printed form, `, key=value, key=value` on one
+    /// line, so that analyses need not search them again.
+    fn push_value_ends(&mut self, tail: Span, attributes: &[RawAttribute]) {
+        let mut end = tail.start;
+        let is_printed = attributes.iter().all(|own| {
+            let gap = Span { start: end, end: own.key.start };
+            end = own.value.end;
+            &self.text[gap.range()] == b", " && own.key.end + 1 == own.value.start
+        });
+        let text = &self.text[tail.range()];
+        if !is_printed || end != tail.end || memchr::memchr(b'\n', text).is_some() {
+            return;
+        }
+        self.columns.value_ends.extend(attributes.iter().map(|own| ValueEnd {
+            end: own.value.end,
+            key_length: own.key.len().min(u16::MAX.into()) as u16,
+            key_first: self.text[own.key.start as usize],
+        }));
     }
 
     /// Returns the computations named by attributes, and the blocks that replace names.

@@ -76,6 +76,10 @@ pub(crate) fn number(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 /// Appends a number. Formatting through `std::fmt` takes several times as long, and most of the text of
 /// a shape is numbers.
 fn decimal(out: &mut Vec<u8>, value: i64) {
+    // Most numbers of layouts have one digit.
+    if let 0..10 = value {
+        return out.push(b'0' + value as u8);
+    }
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut left = value.unsigned_abs();
