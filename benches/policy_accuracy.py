@@ -542,6 +542,7 @@ def main() -> None:
         "checkpointed, second texts": [row for row in after if row["kind"] == "second"],
         "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],
+        "unrolled, further programs": [row for row in after if row["kind"] == "layers"],
         "plain loops": [r for r in after if r["text"] == "none" and r["kind"] == "nameless"],
         "plain loops, checkpointed": [
             r for r in after if r["text"] != "none" and r["kind"] == "nameless"

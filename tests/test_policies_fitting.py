@@ -149,7 +149,7 @@ def test_notes_tell_the_errors_that_the_judge_finds() -> None:
     notes = {
         _policy_fields.ERROR: errors(("texts", "roomy"), "after", True),
         _policy_fields.ERROR_CHECKPOINTED: errors(("texts", "second"), "after", False),
-        _policy_fields.ERROR_UNROLLED: errors(("unrolled",), "after", True),
+        _policy_fields.ERROR_UNROLLED: errors(("unrolled", "layers"), "after", True),
         _policy_fields.ERROR_BEFORE: errors(("texts",), "before", True),
         _policy_fields.ERROR_UNROLLED_BEFORE: errors(("unrolled",), "before", True),
     }
