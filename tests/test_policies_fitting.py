@@ -114,11 +114,13 @@ def test_gradients_wait_under_a_policy_that_saves_more_than_the_text(
     assert abs(_error("checkpointed", text, policy)) <= 0.035
 
 
-def test_a_checkpointed_text_keeps_its_own_peak() -> None:
-    for text in ("dense_v5e_8.nothing", "held_sgd_v5e_8.nothing", "dense_v5p_8.nothing"):
-        module = hlofast.loads(policy_texts.unpack("checkpointed")[text], device=device_of(text))
-        policies = module.remat().policies
-        assert abs(policies.as_compiled.peak / policies.peak - 1) <= 0.01, text
+def test_a_policy_near_that_of_a_checkpointed_text_keeps_its_order() -> None:
+    """Nothing saved but a small value: gradients still run at once, as in the text."""
+    text = policy_texts.unpack("checkpointed")["dense_v5e_8.nothing"]
+    policies = hlofast.loads(text, device="tpu-v5e").remat().policies
+    sizes = [row["bytes"] for row in policies.savable]
+    own = policies.policy(save=[sizes.index(min(sizes))])
+    assert own.peak <= policies.peak + own.kept - policies.as_compiled.kept + 0.01 * policies.peak
 
 
 def _error(archive: str, text: str, policy: str) -> float:

@@ -8,7 +8,7 @@
 //! then too, `delayed.rs`). Where the order is not known, and on v5e and v6e where the count does not say that it is the
 //! list's, they run at once if the peak is much lower then (`orders.rs`). Where XLA has not rematerialised, the text's
 //! order is that of a program that fits, and the model looks at another of XLA's orders as well (`memory/listed.rs`).
-//! If its layers are checkpointed, the gradients may wait in that order (`reordered.rs`).
+//! If its layers are checkpointed, the gradients wait under policies that XLA runs in another order (`reordered.rs`).
 //! Judged by `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
@@ -34,7 +34,7 @@ pub struct Late {
     /// Whether weights are gathered from few devices. Then the gradients do not wait under policies that
     /// keep nothing of a layer; fitted on `benches/policy_accuracy.py`.
     is_few: bool,
-    /// Whether XLA has not rematerialised the text. Then `changes` are for another order only.
+    /// Whether XLA has not rematerialised the text. Then gradients move only where `reordered.rs` says so.
     fits: bool,
     /// The changes of bytes if the gradients move.
     pub changes: Vec<(RangeInclusive<u32>, i64)>,

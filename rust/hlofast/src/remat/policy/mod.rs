@@ -486,9 +486,10 @@ impl Policies {
         let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::work);
         let own = nodes.sum::<usize>() + scans * (self.timeline.steps() + self.savable.len());
         let may_move = self.scans.iter().any(|scan| !scan.late.changes.is_empty());
-        let counted = self.simulated.is_some() || self.reordered.is_some();
+        let simulated = self.simulated.as_ref().map_or(0, |_| Scheduler::ALL.len());
+        let reordered = self.reordered.as_ref().map_or(0, |_| reordered::ORDERS);
         let orders = 1 + usize::from(self.listed.is_some()) + usize::from(may_move);
-        let orders = orders + if counted { Scheduler::ALL.len() } else { 0 };
+        let orders = orders + simulated + reordered;
         unrolled + orders * own
     }
 

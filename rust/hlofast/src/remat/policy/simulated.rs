@@ -8,8 +8,9 @@
 //! Here the orders are those of the compiled text. The account of the policy (`again.rs`) changes the bytes at each
 //! step of all three. On v5e and v6e the latency hiding scheduler moves collectives after that, and much else with
 //! them. What it makes of the list's order is known where products run in loops around rings and XLA has rematerialised
-//! the text, and where devices exchange attention scores (`delayed.rs`, `resharded.rs`). Elsewhere, and for policies
-//! that offload, the rules of `orders.rs` hold.
+//! the text, and where devices exchange attention scores (`delayed.rs`, `resharded.rs`). For checkpointed layers the
+//! three orders are compared with those of the text itself (`reordered.rs`). Elsewhere, and for policies that offload
+//! from a text that is not checkpointed, the rules of `orders.rs` hold.
 
 use super::chip::Chip;
 use super::counted::{Counted, OrderOf, counted_once};
@@ -57,9 +58,7 @@ impl Simulated {
         if !(is_tpu && is_plain && is_known) {
             return None;
         }
-        let counted = |scheduler| listed((scheduler, Rule::Values));
-        let [list, depth_first, post_order] = Scheduler::ALL;
-        let orders = [counted(list)?, counted(depth_first)?, counted(post_order)?];
+        let orders = in_all_orders(&listed, Rule::Values)?;
         let has_post_order = fits && chip == Some(Chip::V5p);
         let post_order = has_post_order.then(|| listed((Scheduler::PostOrder, rule))).flatten();
         Some(Self { orders, post_order })
@@ -77,6 +76,15 @@ impl Simulated {
         let [list, ..] = &self.orders;
         &list.delayed.rings
     }
+}
+
+/// What `listed` gives for each scheduler by a rule.
+pub fn in_all_orders(
+    listed: impl Fn((Scheduler, Rule)) -> Option<Box<Policies>>,
+    rule: Rule,
+) -> Option<[Box<Policies>; 3]> {
+    let [list, depth_first, post_order] = Scheduler::ALL.map(|own| listed((own, rule)));
+    Some([list?, depth_first?, post_order?])
 }
 
 impl Policies {
