@@ -150,18 +150,28 @@ pub(crate) fn is_maximum(module: &Module, row: Row) -> bool {
 /// Whether loop body `body` passes element `index` of its state on unchanged. Compilers move such values to
 /// fast memory and back.
 pub(crate) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {
+    is_kept_within(module, body, index, &mut { MOST_KEPT })
+}
+
+/// Like `is_kept`; `budget` is what may be looked at in this body and in all loops inside it.
+fn is_kept_within(module: &Module, body: ComputationId, index: usize, budget: &mut u32) -> bool {
     let root = Row(module.computation(body).root);
     let Some(&element) = module.operands(root).get(index) else { return false };
-    module.opcode(root) == Opcode::Tuple && is_element(module, Row(element), index, MOST_MOVES)
+    module.opcode(root) == Opcode::Tuple
+        && is_element(module, Row(element), index, MOST_MOVES, budget)
 }
 
 /// Limit on the moves between two iterations.
 const MOST_MOVES: u32 = 8;
+/// Limit on the rows that are looked at, and so on loops in loops.
+const MOST_KEPT: u32 = 512;
 
 /// Whether `row` is element `index` of the parameter of its computation, perhaps moved.
-fn is_element(module: &Module, row: Row, index: usize, left: u32) -> bool {
+fn is_element(module: &Module, row: Row, index: usize, left: u32, budget: &mut u32) -> bool {
     use Opcode::*;
     let Some(left) = left.checked_sub(1) else { return false };
+    let Some(rest) = budget.checked_sub(1) else { return false };
+    *budget = rest;
     let mut operands = module.operands(row).iter().map(|row| Row(*row));
     let Some(first) = operands.next() else { return false };
     match module.opcode(row) {
@@ -172,19 +182,19 @@ fn is_element(module: &Module, row: Row, index: usize, left: u32) -> bool {
         GetTupleElement if module.opcode(first) == While => {
             let at = module.tuple_index(row);
             let kept = module.called(first, CallRole::Body).zip(at);
-            let before =
-                kept.filter(|(body, at)| is_kept(module, *body, *at)).and_then(|(_, at)| {
-                    let state = Row(*module.operands(first).first()?);
-                    let is_tuple = module.opcode(state) == Tuple;
-                    module.operands(state).get(at).filter(|_| is_tuple).map(|row| Row(*row))
-                });
-            before.is_some_and(|row| is_element(module, row, index, left))
+            let kept = kept.filter(|(body, at)| is_kept_within(module, *body, *at, budget));
+            let before = kept.and_then(|(_, at)| {
+                let state = Row(*module.operands(first).first()?);
+                let is_tuple = module.opcode(state) == Tuple;
+                module.operands(state).get(at).filter(|_| is_tuple).map(|row| Row(*row))
+            });
+            before.is_some_and(|row| is_element(module, row, index, left, budget))
         }
-        CopyStart | CopyDone | AsyncDone => is_element(module, first, index, left),
-        AsyncStart if copies_part(module, row) => is_element(module, first, index, left),
-        CustomCall if is_concatenation(module, row) => {
-            std::iter::once(first).chain(operands).all(|row| is_element(module, row, index, left))
-        }
+        CopyStart | CopyDone | AsyncDone => is_element(module, first, index, left, budget),
+        AsyncStart if copies_part(module, row) => is_element(module, first, index, left, budget),
+        CustomCall if is_concatenation(module, row) => std::iter::once(first)
+            .chain(operands)
+            .all(|row| is_element(module, row, index, left, budget)),
         _ => false,
     }
 }

@@ -14,14 +14,13 @@
 //! sent instead.
 
 use super::batch_gathered::{is_float, is_spelled};
-use super::cut::results;
+use super::cut::{gathered_dimension, results};
 use super::program::Program;
 use crate::comms::bits;
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::comms::{Varying, axes_text};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, conversions, converts, copies_part, is_concatenation, uses};
-use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Opcode, Row};
 use std::collections::{HashMap, HashSet};
@@ -40,8 +39,10 @@ pub(super) struct Gather {
 pub(super) struct Follows {
     /// Payload of collectives that send less, or nothing, in all executions: by collective.
     pub saved: Vec<(usize, u64)>,
-    /// Payload of reductions of gradients that take their place.
+    /// Payload of reductions of gradients, and of gathers of weights, that take their place.
     pub added: u64,
+    /// The part of it of weights that are sharded along the axes: gathers, and reductions of their gradients.
+    pub weights: u64,
 }
 
 /// Limit on the rows between a matmul and what makes its operand.
@@ -95,13 +96,15 @@ pub(super) fn follows(program: &Program<'_>, reported: &[Gather]) -> Vec<Follows
         }
     }
     // Sums of what devices multiply with their parts of weights show that weights are not gathered.
-    for at in 0..reported.len() {
-        let own = || whole.iter().filter(|own| own.at == at);
-        let lines: HashSet<Written<'_>> =
-            own().filter(|own| own.is_sum).map(|own| own.line).collect();
+    whole.sort_by_key(|own| own.at);
+    for own in whole.chunk_by(|own, other| own.at == other.at) {
+        let Some(at) = own.first().map(|own| own.at) else { continue };
+        let sums = own.iter().filter(|own| own.is_sum);
+        let lines: HashSet<Written<'_>> = sums.map(|own| own.line).collect();
         if let Some(follows) = all.get_mut(at).filter(|_| !lines.is_empty()) {
-            follows.saved.extend(own().map(|own| (own.number, own.payload)));
-            follows.added = follows.added.saturating_add(finder.weights(at, &lines));
+            follows.saved.extend(own.iter().map(|own| (own.number, own.payload)));
+            follows.weights = finder.weights(at, &lines);
+            follows.added = follows.added.saturating_add(follows.weights);
         }
     }
     // Gradients that all devices compute from the whole batch are not reduced yet.
@@ -128,12 +131,9 @@ struct Rows {
 fn rows_of_all(program: &Program<'_>, gather: &Gather) -> Option<Rows> {
     let module = program.module;
     let collective = program.collectives.collectives.get(gather.number)?;
-    let text = module.attribute_bytes(collective.row, "dimensions")?;
-    let decoded = decode(b"dimensions", Opcode::AllGather, text).ok()?;
-    let AttributeValue::Integers(dimensions) = decoded else { return None };
     let result = *results(module, collective).first()?;
     let array = module.shapes().array(module.shape(result))?;
-    let size = array.dimensions().nth(usize::try_from(*dimensions.first()?).ok()?)?.bound()?;
+    let size = array.dimensions().nth(gathered_dimension(module, collective)?)?.bound()?;
     Some(Rows { size, is_of_matrix: array.rank() == 2 })
 }
 
@@ -407,7 +407,8 @@ impl<'a> Finder<'a, '_> {
         };
         let at = (0..self.reported.len()).filter(|_| axes != 0).find(|at| {
             let is_along = self.reported.get(*at).is_some_and(|own| axes & !own.axes == 0);
-            let all_like = |rows: &&[u32]| rows.iter().all(|row| is_like(*at, Row(*row)));
+            let all_like =
+                |rows: &&[u32]| !rows.is_empty() && rows.iter().all(|row| is_like(*at, Row(*row)));
             is_along && operands.iter().any(all_like)
         })?;
         let is_sum = is_sum && runs.phase == Phase::Forward;

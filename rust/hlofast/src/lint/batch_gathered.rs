@@ -81,6 +81,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             .sum("following_collectives", follows.saved.len() as u64)
             .sum("following_bytes", saved - own)
             .sum("reduced_bytes", follows.added);
+        if follows.weights > 0 {
+            site = site.sum("weight_bytes", follows.weights);
+        }
         site.key = *axes;
         sites.push(site);
     }
@@ -309,15 +312,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let reduced = match site.figure("reduced_bytes") {
         0 => String::new(),
         reduced => format!(
-            "; reductions of weight gradients, and gathers of weights that are sharded along these axes, take the \
-             place of {}",
+            "; reductions of weight gradients{} take the place of {}",
+            match site.figure("weight_bytes") {
+                0 => "",
+                _ => ", and gathers of weights that are sharded along these axes,",
+            },
             bytes(reduced)
         ),
     };
-    let together = match follows.len() + reduced.len() {
-        0 => String::new(),
-        _ => format!("; together {}", bytes(saved)),
-    };
+    let is_alone = site.figure("following_collectives") == 0 && site.figure("reduced_bytes") == 0;
+    let together = if is_alone { String::new() } else { format!("; together {}", bytes(saved)) };
     format!(
         "{} activations along {axes} ({devices} devices), which shards the batch: every device \
          then holds the activations of all {devices}. {} of payload per step go{follows}{reduced}{together}, \

@@ -5,6 +5,7 @@ use super::site::Site;
 use crate::comms::{Collective, CollectiveKind};
 use crate::comms::{Device, Offsets};
 use crate::flow::walk::{Trail, Use, Walk, conversions, uses};
+use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{Module, Opcode, Row};
 
 /// An array that only dynamic-slices use.
@@ -64,6 +65,15 @@ pub(super) fn results(module: &Module, collective: &Collective) -> Vec<Row> {
     }
     let users = module.users().get(row.0).iter().map(|user| Row(*user));
     users.filter(|user| module.tuple_index(*user).is_some()).collect()
+}
+
+/// The dimension along which the all-gather `collective` puts the parts of devices together.
+pub(super) fn gathered_dimension(module: &Module, collective: &Collective) -> Option<usize> {
+    let text = module.attribute_bytes(collective.row, "dimensions")?;
+    let decoded = decode(b"dimensions", Opcode::AllGather, text).ok()?;
+    let AttributeValue::Integers(dimensions) = decoded else { return None };
+    let &[dimension] = dimensions.as_slice() else { return None };
+    usize::try_from(dimension).ok()
 }
 
 /// The dynamic-slices that use `row`; None if it has other uses.

@@ -17,7 +17,7 @@
 //! where no constraint of the program can stand in between.
 
 use super::batch_gathered;
-use super::cut::{Cut, same_parts};
+use super::cut::{Cut, gathered_dimension, same_parts};
 use super::finding::Measure;
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
@@ -25,8 +25,7 @@ use crate::comms::CollectiveKind;
 use crate::comms::{Offsets, devices};
 use crate::flow::Phase;
 use crate::flow::walk::Use;
-use crate::ir::decode::{AttributeValue, decode};
-use crate::ir::{Opcode, Row};
+use crate::ir::Row;
 
 pub(super) const RULE: Rule = Rule {
     code: "full-rematerialisation",
@@ -70,7 +69,7 @@ fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Opt
     }
     let runs = program.runs_of(cut.collective);
     let live = program.bytes(cut.result);
-    let is_own = takes_back(program, offsets, cut) == Some(true);
+    let is_own = takes_back(program, offsets, cut);
     let after = if is_own { 0 } else { after(program, offsets, cut, live, largest) };
     let wire = CollectiveKind::AllGather.ring_wire_bytes(live, cut.group_size);
     let mut site = cut
@@ -84,8 +83,8 @@ fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Opt
     if is_own {
         site.key |= OWN;
         site.remedy = Some(
-            "give the value one sharding: a constraint without these axes stands between two that have them, or \
-             its gradient does, which has the constraint of the value; add the axes to it or drop it",
+            "give the value one sharding: a constraint on the value, which JAX also applies to its gradient, leaves \
+             out these axes while those before and after it have them: add the axes or drop the constraint",
         );
     }
     Some(site)
@@ -94,17 +93,23 @@ fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Opt
 /// The part of the key of arrays of which each device takes back its own part.
 const OWN: u64 = 1 << 32;
 
-/// Whether each device takes back the part that it gave.
-fn takes_back(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<bool> {
+/// Whether each device of every group takes back the part that it gave.
+fn takes_back(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> bool {
+    let groups = program.groups(cut.collective).unwrap_or_default();
+    let is_own = |group: &Vec<u64>| takes_back_within(program, offsets, cut, group) == Some(true);
+    !groups.is_empty() && groups.iter().all(is_own)
+}
+
+/// Like `takes_back`, of the devices of one group.
+fn takes_back_within(
+    program: &Program<'_>,
+    offsets: &Offsets<'_>,
+    cut: &Cut<'_>,
+    group: &[u64],
+) -> Option<bool> {
     let module = program.module;
-    let members =
-        devices(&program.collectives.context, program.members(cut.collective)?.iter().copied());
+    let members = devices(&program.collectives.context, group.iter().copied());
     let (dimension, starts) = same_parts(offsets, &cut.slices, &members)?;
-    let text = module.attribute_bytes(cut.collective.row, "dimensions")?;
-    let AttributeValue::Integers(gathered) = decode(b"dimensions", Opcode::AllGather, text).ok()?
-    else {
-        return None;
-    };
     let size =
         |row: Row| module.shapes().array(module.shape(row))?.dimensions().nth(dimension)?.bound();
     let whole = size(cut.result)?;
@@ -114,7 +119,7 @@ fn takes_back(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Op
         before == Some(whole) && size(used.row) == Some(part)
     };
     let in_order = (0..).zip(&starts).all(|(at, start)| *start == i128::from(part) * at);
-    let is_same = gathered == [i64::try_from(dimension).ok()?];
+    let is_same = gathered_dimension(module, cut.collective) == Some(dimension);
     Some(is_same && in_order && cut.slices.iter().all(is_alike))
 }
 

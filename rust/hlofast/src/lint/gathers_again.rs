@@ -59,21 +59,26 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
     let feeds = feeds(program, sites);
     let saved = sites.iter().filter_map(|site| site.subjects.first());
     let saved = saved.map(|row| program.scheduled(*row)).collect();
+    let mut places: HashMap<(i32, i32), usize> = HashMap::new();
+    for (at, site) in sites.iter().enumerate() {
+        let row = source(program, site.subjects.get(..1).unwrap_or_default());
+        let place = row.map(|row| program.sources().place(columns, row));
+        if let Some(place) = place.filter(|place| place.0 >= 0) {
+            places.entry(place).or_insert(at);
+        }
+    }
+    // The computations of gathers that are far apart in the schedule: whether they then become one is not known.
+    let mut unknown: HashSet<ComputationId, BuildMix> = HashSet::default();
     let mut paths = Paths { module, saved, depths: HashMap::default(), left: MOST_VISITED };
     for (collective, weight) in in_phase(Phase::Recompute) {
         let Some(others) = backward.get_mut(&weight) else { continue };
         let place = program.sources().place(columns, collective.row);
-        let is_its = |site: &Site| {
-            let own = source(program, site.subjects.get(..1).unwrap_or_default());
-            let own = own.map(|row| program.sources().place(columns, row));
-            place.0 >= 0 && own == Some(place)
-        };
         let is_alike = |other: &&Collective| {
             within(other.row) == within(collective.row)
                 && other.payload() == collective.payload()
                 && other.groups == collective.groups
         };
-        let its = sites.iter().position(is_its);
+        let its = places.get(&place).copied();
         let fed = feeds.get(&end(program, collective)).copied();
         let (at, gone) = match (its, fed) {
             (Some(at), _) => (at, collective),
@@ -92,12 +97,7 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
                 }
             }
             (None, None) => {
-                // Whether gathers that are far apart in the schedule then become one is not known.
-                for site in sites.iter_mut() {
-                    let row = site.subjects.first();
-                    site.is_lower_bound |=
-                        row.is_some_and(|row| within(*row) == within(collective.row));
-                }
+                unknown.insert(within(collective.row));
                 continue;
             }
         };
@@ -110,6 +110,10 @@ pub(super) fn gathers_again(program: &Program<'_>, sites: &mut [Site]) {
             }
             site.evidence.push(gone.row);
         }
+    }
+    for site in sites {
+        let row = site.subjects.first();
+        site.is_lower_bound |= row.is_some_and(|row| unknown.contains(&within(*row)));
     }
 }
 

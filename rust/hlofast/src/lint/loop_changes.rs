@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 /// How a value changes between iterations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Change {
+pub(super) enum Constancy {
     /// Computed from constants only. Loops that send such values come from compilers, not from
     /// programs.
     Constant,
@@ -33,7 +33,7 @@ pub(super) struct Changes<'a> {
     varying: OnceCell<Vec<bool>>,
     /// By body of a loop, and by body of a loop inside it, or the same body: how its rows change between iterations of
     /// the first.
-    known: HashMap<(ComputationId, ComputationId), Vec<Change>, BuildMix>,
+    known: HashMap<(ComputationId, ComputationId), Vec<Constancy>, BuildMix>,
 }
 
 impl<'a> Changes<'a> {
@@ -49,14 +49,14 @@ impl<'a> Changes<'a> {
 
     /// How the operands of `row` change between iterations of the loop `around` the scheduled instruction `outer`,
     /// which is `row` or has it inside.
-    pub fn of_operands(&mut self, row: Row, outer: Row, around: Row) -> Option<Change> {
+    pub fn of_operands(&mut self, row: Row, outer: Row, around: Row) -> Option<Constancy> {
         let module = self.module;
         let body = module.computation_of(outer);
         let rows = self.of_rows(module.called(around, CallRole::Body)?, body, DEEPEST)?;
         let first = module.computation(body).first_row;
         let known = |row: Row| {
             let at = row.0.checked_sub(first).and_then(|at| rows.get(at as usize));
-            at.copied().unwrap_or(Change::Changes)
+            at.copied().unwrap_or(Constancy::Changes)
         };
         let own = module.operands(row).iter().map(|row| outside(module, Row(*row), body));
         match own.collect::<Option<Vec<Row>>>() {
@@ -71,7 +71,7 @@ impl<'a> Changes<'a> {
         outer: ComputationId,
         body: ComputationId,
         left: usize,
-    ) -> Option<&[Change]> {
+    ) -> Option<&[Constancy]> {
         let left = left.checked_sub(1)?;
         if !self.known.contains_key(&(outer, body)) {
             let state =
@@ -84,13 +84,13 @@ impl<'a> Changes<'a> {
                     break;
                 }
                 let next = self.next(body, &rows);
-                let more: Vec<Change> =
+                let more: Vec<Constancy> =
                     state.iter().zip(&next).map(|(own, next)| *own.max(next)).collect();
                 if more == state {
                     break;
                 }
                 state =
-                    if passes < MOST_PASSES { more } else { vec![Change::Changes; state.len()] };
+                    if passes < MOST_PASSES { more } else { vec![Constancy::Changes; state.len()] };
                 rows = self.rows(body, &state);
             }
             self.known.insert((outer, body), rows);
@@ -99,12 +99,12 @@ impl<'a> Changes<'a> {
     }
 
     /// By element of the state of the loop with body `body`: how it changes from iteration to iteration.
-    fn own_state(&self, body: ComputationId) -> Vec<Change> {
+    fn own_state(&self, body: ComputationId) -> Vec<Constancy> {
         let root = Row(self.module.computation(body).root);
         let elements = 0..self.module.operands(root).len();
         let change = |index| match is_kept(self.module, body, index) {
-            true => Change::Kept,
-            false => Change::Changes,
+            true => Constancy::Kept,
+            false => Constancy::Changes,
         };
         elements.map(change).collect()
     }
@@ -116,7 +116,7 @@ impl<'a> Changes<'a> {
         outer: ComputationId,
         body: ComputationId,
         left: usize,
-    ) -> Option<Vec<Change>> {
+    ) -> Option<Vec<Constancy>> {
         let module = self.module;
         let around = loop_of(module, body)?;
         let parent = module.computation_of(around);
@@ -126,38 +126,38 @@ impl<'a> Changes<'a> {
         let rows = self.of_rows(outer, parent, left)?;
         let change = |row: &u32| {
             let at = row.checked_sub(first).and_then(|at| rows.get(at as usize));
-            at.copied().unwrap_or(Change::Changes)
+            at.copied().unwrap_or(Constancy::Changes)
         };
         if module.opcode(tuple) != Opcode::Tuple {
-            return Some(vec![change(&tuple.0).max(Change::Kept); count]);
+            return Some(vec![change(&tuple.0).max(Constancy::Kept); count]);
         }
         Some(module.operands(tuple).iter().map(change).collect())
     }
 
     /// By element of the state of a loop: how what its body hands on changes.
-    fn next(&self, body: ComputationId, rows: &[Change]) -> Vec<Change> {
+    fn next(&self, body: ComputationId, rows: &[Constancy]) -> Vec<Constancy> {
         let computation = self.module.computation(body);
         let place = |row: &u32| row.checked_sub(computation.first_row).map(|at| at as usize);
         let root = Row(computation.root);
         let operands = self.module.operands(root).iter();
         let known = |row: &u32| place(row).and_then(|at| rows.get(at)).copied();
         let is_tuple = self.module.opcode(root) == Opcode::Tuple;
-        operands.map(|row| known(row).filter(|_| is_tuple).unwrap_or(Change::Changes)).collect()
+        operands.map(|row| known(row).filter(|_| is_tuple).unwrap_or(Constancy::Changes)).collect()
     }
 
     /// By row of loop body `body`, whose state changes as `state` says: how the row changes.
-    fn rows(&self, body: ComputationId, state: &[Change]) -> Vec<Change> {
+    fn rows(&self, body: ComputationId, state: &[Constancy]) -> Vec<Constancy> {
         use Opcode::*;
         let module = self.module;
         let varying = self.varying.get_or_init(|| varying_computations(module));
         let computation = module.computation(body);
-        let mut rows = vec![Change::Changes; computation.rows().len()];
+        let mut rows = vec![Constancy::Changes; computation.rows().len()];
         let place = |row: u32| row.checked_sub(computation.first_row).map(|at| at as usize);
         for row in module.post_order(body) {
             let operands = module.operands(Row(row));
             let most = || {
                 let known = |row: &u32| place(*row).and_then(|at| rows.get(at)).copied();
-                operands.iter().map(|row| known(row).unwrap_or(Change::Changes)).max()
+                operands.iter().map(|row| known(row).unwrap_or(Constancy::Changes)).max()
             };
             let is_state =
                 || operands.first().is_some_and(|row| module.opcode(Row(*row)) == Parameter);
@@ -165,19 +165,19 @@ impl<'a> Changes<'a> {
                 GetTupleElement if is_state() => {
                     let index = module.tuple_index(Row(row));
                     let own = index.and_then(|index| state.get(index)).copied();
-                    own.unwrap_or(Change::Changes)
+                    own.unwrap_or(Constancy::Changes)
                 }
                 GetTupleElement => {
                     // One element of a tuple, or what an inner loop hands on.
                     let element = handed_on(module, Row(row)).and_then(|row| place(row.0));
                     let own = element.and_then(|at| rows.get(at)).copied();
-                    own.or_else(most).unwrap_or(Change::Changes)
+                    own.or_else(most).unwrap_or(Constancy::Changes)
                 }
-                Constant | Iota | PartitionId | ReplicaId => Change::Constant,
-                Parameter | AfterAll => Change::Changes,
-                opcode if varies(opcode) => Change::Changes,
-                _ if calls_varying(module.calls(Row(row)), varying) => Change::Changes,
-                _ => most().unwrap_or(Change::Changes),
+                Constant | Iota | PartitionId | ReplicaId => Constancy::Constant,
+                Parameter | AfterAll => Constancy::Changes,
+                opcode if varies(opcode) => Constancy::Changes,
+                _ if calls_varying(module.calls(Row(row)), varying) => Constancy::Changes,
+                _ => most().unwrap_or(Constancy::Changes),
             };
             if let Some(slot) = place(row).and_then(|at| rows.get_mut(at)) {
                 *slot = change;

@@ -4,10 +4,10 @@
 //! around one over layers gathers the weights of each layer for each microbatch.
 
 use super::finding::Measure;
-use super::loop_changes::{Change, Changes};
+use super::loop_changes::{Changes, Constancy};
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use crate::comms::{Collective, CollectiveKind, bits};
+use crate::comms::{Collective, CollectiveKind, Device, Offsets, bits, devices};
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, converts};
 use crate::ir::{CallRole, Module, Opcode, Row};
@@ -25,6 +25,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let mut changes = Changes::new(program.module);
+    let starts = Starts::new(program);
     let mut repeated = Vec::new();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let sends = collective.group_size != Some(1);
@@ -35,16 +36,21 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let Some((innermost, outer)) = loops.split_first() else { continue };
         let mut is_kept = |around: &Row| {
             let change = changes.of_operands(collective.row, collective.outer, *around);
-            change == Some(Change::Kept)
+            change == Some(Constancy::Kept)
         };
         if collective.trip_count.is_none_or(|trips| trips > 1) && is_kept(innermost) {
-            match Repeated::new(program, number, collective, *innermost) {
+            match Repeated::new(program, &starts, number, collective, *innermost) {
                 Some(own) => repeated.push(own),
                 None => sites.extend(site(program, number, collective, *innermost, true)),
             }
-        } else if let Some(around) = outer.iter().rev().copied().find(is_kept) {
-            let own = Repeated::new(program, number, collective, around);
-            repeated.extend(own.map(|own| Repeated { is_nested: true, ..own }));
+        } else {
+            let kept: Vec<Row> = outer.iter().rev().copied().filter(is_kept).collect();
+            let repeats = kept.iter().filter_map(|own| trips_of(program, *own));
+            let repeats = repeats.fold(1, u64::saturating_mul);
+            let first = kept
+                .iter()
+                .find_map(|own| Repeated::new(program, &starts, number, collective, *own));
+            repeated.extend(first.map(|own| Repeated { is_nested: true, repeats, ..own }));
         }
     }
     sites.extend(repeated_sites(program, repeated));
@@ -58,75 +64,150 @@ struct Repeated {
     is_nested: bool,
     /// Iterations of `around`.
     trips: u64,
+    /// Executions that send the same values each time that `around` runs: iterations of all loops that do not
+    /// change them.
+    repeats: u64,
     /// Payload in all executions.
     total: u64,
-    /// Executions in all iterations of `around`.
+    /// All executions in the step.
     count: u64,
+    /// How often `around` runs.
+    calls: u64,
     phase: Phase,
-    /// What its operands are computed from, and the axes along which it sends.
-    origin: (Row, u64),
+    values: Values,
 }
+
+/// What collectives that send the same values have in common.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Values {
+    origin: Origin,
+    around: Row,
+    /// The axes along which the collective sends.
+    axes: u64,
+    /// The kind: permutes pass the same around a ring as a gather sends at once.
+    kind: &'static str,
+}
+
+/// What a value is computed from.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Origin {
+    row: Row,
+    /// The index path in the result of `row`.
+    path: Vec<u32>,
+    /// The parts that are taken of it, the last one first.
+    parts: Vec<Part>,
+}
+
+/// A part that a dynamic-slice takes: its dimensions of more than one element, and by dimension where it starts on
+/// each device, if that is not 0 and does not depend on a counter.
+type Part = (Vec<Option<i64>>, Vec<(usize, Vec<i128>)>);
 
 impl Repeated {
     fn new(
         program: &Program<'_>,
+        starts: &Starts<'_>,
         number: usize,
         collective: &Collective,
         around: Row,
     ) -> Option<Self> {
         let module = program.module;
-        let loops = &program.cost.loops;
-        let at = loops.binary_search_by_key(&around, |own| own.row).ok()?;
-        let trips = loops.get(at)?.trip_count.count.filter(|trips| *trips > 1)?;
+        let trips = trips_of(program, around)?;
         let runs = program.runs_of(collective);
         let operand = Row(*module.operands(collective.row).first()?);
-        let axes = bits(program.parts(number).iter());
+        let kind = match collective.kind {
+            CollectiveKind::CollectivePermute => CollectiveKind::AllGather,
+            kind => kind,
+        };
+        let values = Values {
+            origin: origin(module, starts, operand, around),
+            around,
+            axes: bits(program.parts(number).iter()),
+            kind: kind.as_str(),
+        };
         Some(Self {
             number,
             around,
             is_nested: false,
             trips,
+            repeats: trips,
             total: runs.times(collective.payload()?)?,
             count: runs.count?,
+            calls: program.runs(around).count?.max(1),
             phase: runs.phase,
-            origin: (origin(module, operand, around), axes),
+            values,
         })
-    }
-
-    /// Whether `other` sends the same values.
-    fn is_like(&self, other: &Repeated) -> bool {
-        (self.origin, self.around) == (other.origin, other.around)
     }
 }
 
-/// Limit on the permutes and loops between a collective and what the outer loop keeps.
+/// The iterations of a loop that has several.
+fn trips_of(program: &Program<'_>, around: Row) -> Option<u64> {
+    let loops = &program.cost.loops;
+    let at = loops.binary_search_by_key(&around, |own| own.row).ok()?;
+    loops.get(at)?.trip_count.count.filter(|trips| *trips > 1)
+}
+
+/// Where dynamic-slices start on each device.
+struct Starts<'a> {
+    offsets: Offsets<'a>,
+    devices: Vec<Device>,
+}
+
+impl<'a> Starts<'a> {
+    fn new(program: &Program<'a>) -> Self {
+        let count = program.device_count().unwrap_or(1);
+        let devices = devices(&program.collectives.context, 0..count);
+        Self { offsets: Offsets::new(program.module), devices }
+    }
+
+    /// The part that the dynamic-slice at `trail` takes.
+    fn part(&self, module: &Module, trail: &Trail) -> Part {
+        let array = module.shapes().array(module.shape(trail.row));
+        let sizes = array.map(|own| own.dimensions().map(|own| own.bound()).collect::<Vec<_>>());
+        let start = |index: usize| {
+            let starts = self.offsets.values(trail.operand(module, index)?, &self.devices)?;
+            starts.iter().any(|start| *start != 0).then_some((index, starts))
+        };
+        let starts = (1..module.operands(trail.row).len()).filter_map(start);
+        (
+            sizes.unwrap_or_default().into_iter().filter(|size| *size != Some(1)).collect(),
+            starts.collect(),
+        )
+    }
+}
+
+/// Limit on the permutes, slices and loops between a collective and what the outer loop keeps.
 const MOST_STEPS: usize = 32;
 
 /// What `row` is computed from, which loops inside the loop `around` take parts of and pass around rings.
-fn origin(module: &Module, row: Row, around: Row) -> Row {
-    // Parts that the counter of a loop chooses: others may differ from each other.
-    let moves = |opcode| converts(opcode) || opcode == Opcode::DynamicSlice;
-    let mut trail = Trail::new(row).follow(module, moves);
+fn origin(module: &Module, starts: &Starts<'_>, row: Row, around: Row) -> Origin {
+    let mut trail = Trail::new(row).follow(module, converts);
+    let mut parts = Vec::new();
     for _ in 0..MOST_STEPS {
         let next = match (module.opcode(trail.row), trail.path()) {
+            (Opcode::DynamicSlice, _) => {
+                let Some(whole) = trail.operand(module, 0) else { break };
+                parts.push(starts.part(module, &trail));
+                trail = whole.follow(module, converts);
+                continue;
+            }
             (
                 Opcode::CollectivePermute
                 | Opcode::CollectivePermuteStart
                 | Opcode::CollectivePermuteDone,
                 _,
             ) => module.operands(trail.row).first().map(|row| Row(*row)),
-            (Opcode::Parameter, &[element]) => first_element(module, trail.row, element, around),
+            (Opcode::Parameter, &[element]) => initial_value(module, trail.row, element, around),
             _ => None,
         };
         let Some(next) = next else { break };
-        trail = Trail::new(next).follow(module, moves);
+        trail = Trail::new(next).follow(module, converts);
     }
-    trail.row
+    Origin { row: trail.row, path: trail.path().to_vec(), parts }
 }
 
 /// The first value of element `index` of the state of the loop whose body has the parameter `row`, a loop inside
 /// `around`.
-fn first_element(module: &Module, row: Row, index: u32, around: Row) -> Option<Row> {
+fn initial_value(module: &Module, row: Row, index: u32, around: Row) -> Option<Row> {
     let body = module.computation_of(row);
     let &[inner] = module.callers(body) else { return None };
     let is_inner = inner != around.0 && module.called(Row(inner), CallRole::Body) == Some(body);
@@ -137,10 +218,11 @@ fn first_element(module: &Module, row: Row, index: u32, around: Row) -> Option<R
 /// The sites of repeated collectives. Of those that send the same values, as the forward and the backward pass do, one
 /// gather before the loop is left, or the permutes of one pass.
 fn repeated_sites(program: &Program<'_>, mut repeated: Vec<Repeated>) -> Vec<Site> {
-    repeated.sort_by_key(|own| (own.origin, own.around, Reverse(own.total), own.number));
+    let key = |own: &Repeated| (Reverse(own.total), own.number);
+    repeated.sort_by(|a, b| a.values.cmp(&b.values).then_with(|| key(a).cmp(&key(b))));
     let mut sites = Vec::new();
     let mut nested = Vec::new();
-    for alike in repeated.chunk_by(Repeated::is_like) {
+    for alike in repeated.chunk_by(|own, other| own.values == other.values) {
         let kind = |own: &Repeated| Some(program.collectives.collectives.get(own.number)?.kind);
         let gather = alike.iter().find(|own| kind(own) == Some(CollectiveKind::AllGather));
         let of_phase = |phase: Phase| {
@@ -171,25 +253,31 @@ fn repeated_sites(program: &Program<'_>, mut repeated: Vec<Repeated>) -> Vec<Sit
 /// A collective in a loop inside another one. Once per iteration of the inner loop, it `is_left`.
 fn nested_site(program: &Program<'_>, own: &Repeated, is_left: bool) -> Option<Site> {
     let collective = program.collectives.collectives.get(own.number)?;
-    let part = |all: u64| if is_left { all / own.trips } else { 0 };
+    let part = |all: u64| if is_left { all / own.repeats.max(1) } else { 0 };
     let mut site = Site::new(collective.row).runs(&program.runs_of(collective)).of(own.number);
     site.evidence.push(own.around);
     site.bytes = Some(own.total - part(own.total));
     site.key = own.trips | NESTED;
-    site.remedy = Some(BEFORE_ALL);
+    site.remedy = is_gather(collective).then_some(BEFORE_ALL);
+    let held = part(own.count) / own.calls;
     let site = site
         .sum("payload_bytes", own.total - part(own.total))
         .sum("spared_executions", own.count - part(own.count))
-        .sum("held_bytes", collective.payload_out?.saturating_mul(part(own.count)))
+        .sum("held_bytes", collective.payload_out?.saturating_mul(held))
         .common("trip_count", own.trips);
     Some(site)
 }
 
+/// Whether `collective` gathers, at once or by passing parts around a ring.
+fn is_gather(collective: &Collective) -> bool {
+    matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::CollectivePermute)
+}
+
 /// The part of the key of sites in inner loops.
 const NESTED: u64 = 1 << 63;
-const BEFORE_ALL: &str = "if that memory is free, gather the weights of all layers before the loop over microbatches: \
-     convert them to the type in which they are multiplied, constrain the result with \
-     jax.lax.with_sharding_constraint to a sharding without these axes, and let the function of the inner \
+const BEFORE_ALL: &str = "if the device has room for the gathered weights, gather the weights of all layers \
+     before the loop over microbatches: convert them to the type in which they are multiplied, constrain the result \
+     with jax.lax.with_sharding_constraint to a sharding without these axes, and let the function of the inner \
      lax.scan use it; otherwise take fewer and larger microbatches";
 
 fn site(
@@ -247,7 +335,7 @@ fn exchanged<'a>(
         // The copy in fast memory for the next iteration is made of an element that is kept.
         if module.opcode(trail.row) == Opcode::Parameter
             && let &[element] = trail.path()
-            && let Some(next) = next_element(module, trail.row, element)
+            && let Some(next) = following_value(module, trail.row, element)
         {
             trail = Trail::new(next).follow(module, converts);
         }
@@ -274,7 +362,7 @@ fn exchanged<'a>(
 }
 
 /// What becomes element `index` of the state of the loop whose body has the parameter `row`.
-fn next_element(module: &Module, row: Row, index: u32) -> Option<Row> {
+fn following_value(module: &Module, row: Row, index: u32) -> Option<Row> {
     let body = module.computation_of(row);
     let &[around] = module.callers(body) else { return None };
     let is_body = module.called(Row(around), CallRole::Body) == Some(body);
@@ -352,25 +440,36 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         ),
     };
     if site.key & NESTED != 0 {
+        let kept = match held {
+            0 => String::new(),
+            _ => format!(
+                "; {} once before these loops, the values take {} per device",
+                if is_gather(collective) { "gathered" } else { "sent" },
+                bytes(held)
+            ),
+        };
         return format!(
             "{what} {along} {repeats} in a loop inside a loop of {} iterations, such as one over microbatches, and \
-             {} the same data in each of these iterations: {} of payload per step are repeated; gathered once before \
-             both loops, these values take {} per device",
+             {} the same data in each of these iterations: {} of payload per step are repeated{kept}",
             grouped(site.figure("trip_count")),
             form(site.places, "sends", "send"),
             bytes(site.bytes.unwrap_or(0)),
-            bytes(held),
         );
     }
+    let kept = match held {
+        0 => String::new(),
+        _ => format!(
+            "; during the loop the {} {} per device{instead}",
+            form(site.places, "result then takes", "results then take"),
+            bytes(held)
+        ),
+    };
     match site.bytes {
         Some(spared) => format!(
             "{what} {along} {repeats} with unchanged operands in each of {} loop iterations: all \
-             executions but the first send the same data again, {} of payload per step{exchanged}; \
-             during the loop the {} {} per device{instead}",
+             executions but the first send the same data again, {} of payload per step{exchanged}{kept}",
             grouped(site.figure("trip_count")),
             bytes(spared),
-            form(site.places, "result then takes", "results then take"),
-            bytes(held),
         ),
         None => format!(
             "{what} {along} {repeats} with unchanged operands in every iteration of a loop of \

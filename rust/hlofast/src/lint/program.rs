@@ -478,6 +478,11 @@ impl<'a> Program<'a> {
         self.members.get(at)?.get_or_init(first).as_deref()
     }
 
+    /// The devices of all groups of `collective`, numbered as in the program; None if unknown or too many.
+    pub fn groups(&self, collective: &Collective) -> Option<Vec<Vec<u64>>> {
+        self.collectives.groups.get(collective.groups? as usize)?.expand(MOST_DEVICES)
+    }
+
     /// The unpadded bytes of the result of `row`; 0 if unknown.
     pub fn bytes(&self, row: Row) -> u64 {
         self.module.shapes().logical_bytes(self.module.shape(row)).unwrap_or(0)

@@ -1,7 +1,8 @@
 //! `replicated-compute`: matmuls that all devices along a mesh axis compute from equal operands.
 //!
 //! Only matmuls of what is computed from the batch count: a matmul of weights alone, or of the
-//! constant gradient of a mean, has no batch to divide.
+//! constant gradient of a mean, has no batch to divide. Findings all of whose matmuls `one-hot-matmul` names are
+//! left out: a gather replaces these matmuls.
 
 use super::finding::{Figure, Measure};
 use super::program::{Program, counted, grouped, percent};

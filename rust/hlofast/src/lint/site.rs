@@ -197,7 +197,7 @@ impl Site {
 }
 
 /// Limit on the instructions that a finding lists; the limit on evidence is equal.
-const MOST_ROWS: usize = 1024;
+pub(super) const MOST_ROWS: usize = 1024;
 /// Limit on the parameters that a finding names, and on the rows of one place that are followed to
 /// parameters.
 const MOST_PARAMETERS: usize = 64;
@@ -230,8 +230,8 @@ type Likeness = (u64, i32, i32, u32);
 /// Limit on the instructions between an array that is moved and the one that makes it.
 const MOST_MOVES: usize = 16;
 
-/// The first of `rows` that has a source, or is in a fusion that has one, as reductions that are written as fusions
-/// do. Copies that the compiler adds have none; then the row that makes what the first of `rows` moves.
+/// The first of `rows` that has a source, or is in a fusion that has one, such as a reduction that is written as a
+/// fusion. Copies that the compiler adds have none; then the row that makes what the first of `rows` moves.
 pub(super) fn source(program: &Program<'_>, rows: &[Row]) -> Option<Row> {
     let module = program.module;
     let columns = module.metadata_columns();
