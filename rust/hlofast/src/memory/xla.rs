@@ -174,7 +174,7 @@ pub(super) fn packed_account(
 }
 
 /// The bytes that XLA allocates in HBM for the program as it is, whose account is known; None where
-/// [`packed_account`] has no packing.
+/// `packed_account` has no packing.
 pub fn allocated_from(
     module: &Module,
     frame: &Frame,
