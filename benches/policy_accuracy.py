@@ -75,14 +75,9 @@ def read_all(folder: Path, pattern: str = "*.txt") -> dict[tuple[str, str], byte
     return keyed({place.stem: place.read_bytes() for place in sorted(folder.glob(pattern))})
 
 
-def checkpointed() -> dict[tuple[str, str], bytes]:
+def checkpointed(archive: str = "checkpointed") -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are checkpointed."""
-    return keyed(policy_texts.unpack("checkpointed"))
-
-
-def checkpointed_second() -> dict[tuple[str, str], bytes]:
-    """By program and policy: second texts of such programs, compiled after all rules for them."""
-    return keyed(policy_texts.unpack("checkpointed_second"))
+    return keyed(policy_texts.unpack(archive))
 
 
 def in_groups() -> dict[tuple[str, str], bytes]:
@@ -157,30 +152,23 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
-    moved, second = offloaded(), checkpointed_second()
     for name in ("offloaded", *policy_texts.LOWERED):
         for (program, policy), own in policy_texts.pairs(name).items():
             compiled.setdefault(program, {})[policy] = own["peak"]
-    loops = nameless()
     loops_before = {
         (program, own): policy_texts.without_scopes(text)
         for (program, own), text in before.items()
         if own == "none" and policy_texts.kind_of(program) == "unrolled"
     }
+    # With the kind of the rows, if it is not that of the program.
     sets = (
-        ("after", plain | checkpointed() | in_groups() | small()),
-        ("after", second),
-        ("after", moved),
-        ("after", loops),
-        ("before", before),
-        ("before", loops_before),
+        ("after", plain | checkpointed() | in_groups() | small(), None),
+        ("after", checkpointed("checkpointed_second"), "second"),
+        ("after", offloaded(), "offloaded"),
+        ("after", nameless(), "nameless"),
+        ("before", before, None),
+        ("before", loops_before, "nameless"),
     )
-    kinds = {
-        id(moved): "offloaded",
-        id(second): "second",
-        id(loops): "nameless",
-        id(loops_before): "nameless",
-    }
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -188,10 +176,10 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
         for own in policy_texts.truth()
         if "flops" in own
     }
-    for optimisation, every in sets:
+    for optimisation, every, kind in sets:
         for (program, own), text in every.items():
             policies = hlofast.loads(text).remat(device=f"tpu-{chip_of(program)}").policies
-            for policy in (*policy_texts.BUILT_IN, *NAMED, *(MOVED if every is moved else ())):
+            for policy in (*policy_texts.BUILT_IN, *NAMED, *(MOVED if kind == "offloaded" else ())):
                 peak = compiled.get(program, {}).get(policy)
                 is_known = policy == own and optimisation == "after"
                 if peak is None or is_known or is_unknown(program):
@@ -203,14 +191,14 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
                     outcome = policy_of(policies, policy, program)
                 modelled = None if outcome is None else outcome.peak
                 again = None if outcome is None else outcome.recomputed_flops
-                if optimisation == "after" and own == "none" and every is not loops:
+                if optimisation == "after" and own == "none" and kind != "nameless":
                     flops.setdefault((program, policy), again)
                 found.append(
                     {
                         "program": program,
                         "text": own,
                         "optimisation": optimisation,
-                        "kind": kinds.get(id(every), policy_texts.kind_of(program)),
+                        "kind": kind or policy_texts.kind_of(program),
                         "policy": policy,
                         "held_out": program.startswith("held_"),
                         "peak": peak,

@@ -1,8 +1,6 @@
 """Collectives of inner loops that send the same in each iteration of an outer loop, and arrays that are gathered and cut
 again: small programs. Train steps are in `test_lint_kinds.py`."""
 
-import time
-
 import pytest
 
 import hlofast
@@ -23,15 +21,16 @@ def condition(name: str, trips: int) -> str:
 """
 
 
-# Two loops over eight layers, forward and back, in each of four microbatches.
-LAYERS = f"""
-LAYER {{
-  s = {STATE} parameter(0)
+HEAD = f"""s = {STATE} parameter(0)
   i = s32[] get-tuple-element(s), index=0
   x = f32[16,32] get-tuple-element(s), index=1
   stack = f32[8,16,32] get-tuple-element(s), index=2
   one = s32[] constant(1)
-  zero = s32[] constant(0)
+  zero = s32[] constant(0)"""
+# Two loops over eight layers, forward and back, in each of four microbatches.
+LAYERS = f"""
+LAYER {{
+  {HEAD}
   last = s32[] constant(7)
   back = s32[] subtract(last, i)
   next = s32[] add(i, one)
@@ -45,12 +44,7 @@ LAYER {{
 """
 STEP = f"""
 step {{
-  s = {STATE} parameter(0)
-  i = s32[] get-tuple-element(s), index=0
-  x = f32[16,32] get-tuple-element(s), index=1
-  stack = f32[8,16,32] get-tuple-element(s), index=2
-  one = s32[] constant(1)
-  zero = s32[] constant(0)
+  {HEAD}
   next = s32[] add(i, one)
   before = {STATE} tuple(zero, x, stack)
   f = {STATE} while(before), condition=layers, body=forward
@@ -212,12 +206,7 @@ def test_sums_are_not_part_of_a_gather() -> None:
 
 OUTERMOST = f"""
 all {{
-  s = {STATE} parameter(0)
-  i = s32[] get-tuple-element(s), index=0
-  x = f32[16,32] get-tuple-element(s), index=1
-  stack = f32[8,16,32] get-tuple-element(s), index=2
-  one = s32[] constant(1)
-  zero = s32[] constant(0)
+  {HEAD}
   next = s32[] add(i, one)
   before = {STATE} tuple(zero, x, stack)
   l = {STATE} while(before), condition=steps, body=step
@@ -277,8 +266,6 @@ b{at} {{
   l = {state} while(s), condition=again, body=b{depth - 1}
   ROOT r = f32[16,32] get-tuple-element(l), index=1
 """
-    start = time.monotonic()
     found = lint(entry, condition("again", 2).replace(STATE, state) + "".join(bodies))
-    # What is too deep is not followed.
+    # What is too deep is not followed; without a bound, this does not end.
     assert found == []
-    assert time.monotonic() - start < 20

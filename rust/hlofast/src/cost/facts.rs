@@ -96,6 +96,7 @@ impl Facts {
         let fact = |row: Row| {
             let opcode = module.opcode(row);
             if !has_fact(opcode) {
+                debug_assert!(fact_of(module, row, &mut groups).is_none(), "{opcode:?}");
                 return None;
             }
             let fact = match opcode {

@@ -151,27 +151,21 @@ fn after(
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
-    if site.key & OWN != 0 {
-        return format!(
-            "{} in full {}, but each device then takes back the part that it gave, {} of {}: {} of payload gathered \
-             per step, {} on the wire, for nothing",
-            counted(site.places, "array is gathered", "arrays are gathered"),
-            along.map(|collective| program.along(collective)).unwrap_or_default(),
-            bytes(site.figure("live_bytes_after")),
-            bytes(site.figure("live_bytes")),
-            bytes(site.figure("payload_bytes")),
-            bytes(site.figure("wire_bytes")),
-        );
-    }
+    let (used, rest) = match site.key & OWN {
+        0 => {
+            let enough = bytes(site.figure("payload_bytes_after"));
+            ("uses only a slice", format!("; {enough} are enough"))
+        }
+        _ => ("takes back the part that it gave", ", for nothing".to_owned()),
+    };
     format!(
-        "{} in full {}, but each device then uses only a slice, {} of {}: {} of payload gathered \
-         per step, {} on the wire; {} are enough",
+        "{} in full {}, but each device then {used}, {} of {}: {} of payload gathered per step, \
+         {} on the wire{rest}",
         counted(site.places, "array is gathered", "arrays are gathered"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
         bytes(site.figure("live_bytes_after")),
         bytes(site.figure("live_bytes")),
         bytes(site.figure("payload_bytes")),
         bytes(site.figure("wire_bytes")),
-        bytes(site.figure("payload_bytes_after")),
     )
 }

@@ -74,15 +74,12 @@ impl<'a> Changes<'a> {
     ) -> Option<&[Constancy]> {
         let left = left.checked_sub(1)?;
         if !self.known.contains_key(&(outer, body)) {
-            let state =
-                if outer == body { self.own_state(body) } else { self.state(outer, body, left)? };
-            let mut state = state;
+            let is_inner = outer != body;
+            let mut state =
+                if is_inner { self.state(outer, body, left)? } else { self.own_state(body) };
             let mut rows = self.rows(body, &state);
             // An inner loop changes its own state; what its iterations make of kept values is kept.
-            for passes in 0.. {
-                if outer == body {
-                    break;
-                }
+            for passes in (0..).take_while(|_| is_inner) {
                 let next = self.next(body, &rows);
                 let more: Vec<Constancy> =
                     state.iter().zip(&next).map(|(own, next)| *own.max(next)).collect();
