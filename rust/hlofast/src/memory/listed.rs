@@ -6,7 +6,10 @@
 //! Here they are those of compiled texts, without what XLA adds after scheduling: moves to fast memory, and clones that
 //! it rematerialises. Control dependencies are not followed.
 
+mod scheduled;
 mod walk;
+
+pub use scheduled::Scheduled;
 
 use super::order::post_order;
 use super::peak::memory_space;
@@ -407,7 +410,8 @@ fn ends(opcode: Opcode) -> bool {
     matches!(opcode, AllGatherDone | AllReduceDone | AsyncDone | CollectivePermuteDone | CopyDone)
 }
 
-fn only_slices(module: &Module, start: Row) -> bool {
+/// Whether what a row starts only takes a part of an array: XLA fetches parts into fast memory so.
+pub fn only_slices(module: &Module, start: Row) -> bool {
     use Opcode::{Bitcast, Constant, DynamicSlice, Parameter, Slice};
     let [call] = module.calls(start) else { return false };
     let mut rows = module.computation(call.computation).rows();

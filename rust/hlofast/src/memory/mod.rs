@@ -35,9 +35,10 @@ pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use frame::Frame;
 use frame::Layout;
-pub use listed::{Scheduler, is_constant};
+pub use listed::{Scheduled, Scheduler, is_constant, only_slices};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
+pub use ranges::joins_in_place;
 pub use schedule::Order;
 pub use xla::{
     Packing, Signature, Tables, XlaAccount, account_from, allocated_from, overwriting,

@@ -229,7 +229,7 @@ impl Buffers {
 }
 
 /// Whether a row is a concatenation that moves no data, which TPU compilers write as a custom call.
-pub(super) fn joins_in_place(module: &Module, row: Row) -> bool {
+pub fn joins_in_place(module: &Module, row: Row) -> bool {
     const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
     module.opcode(row) == Opcode::CustomCall && module.bytes(module.tail(row)).starts_with(TARGET)
 }

@@ -61,6 +61,7 @@ mod scans;
 mod scores;
 mod search;
 mod simulated;
+mod simulated_layers;
 mod softmax;
 mod spread;
 mod stacks;
@@ -101,6 +102,7 @@ use savable::find_savable;
 use scans::{Scan, scans};
 use scores::with_scores;
 use simulated::Simulated;
+use simulated_layers::SimulatedLayers;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use stepped::Stepped;
@@ -185,6 +187,8 @@ pub struct Policies {
     listed: Option<Box<Policies>>,
     /// The scans in the orders of XLA's schedulers, if these tell which one XLA takes.
     simulated: Option<Box<Simulated>>,
+    /// Layers without a loop as XLA would run them under a policy, if the text tells.
+    simulated_layers: Option<Box<SimulatedLayers>>,
     /// The scans of a checkpointed text in these orders.
     reordered: Option<Box<Reordered>>,
     /// In the order of a list: the steps and bytes of what it makes before it is read.
@@ -240,6 +244,10 @@ impl Policies {
             own.late = late.and_then(|(mut late, timeline)| {
                 late.save_like(own.unrolled.as_ref()?);
                 Some(Box::new((late, timeline)))
+            });
+            own.simulated_layers = own.unrolled.as_ref().and_then(|unrolled| {
+                let how = (peak, chip);
+                SimulatedLayers::new(module, unrolled, &sizes, attribution, how).map(Box::new)
             });
             return Ok(Self { peak, ..own });
         }
@@ -297,6 +305,7 @@ impl Policies {
             late: None,
             listed: None,
             simulated: None,
+            simulated_layers: None,
             reordered: None,
             early: Vec::new(),
             before: None,
@@ -559,6 +568,14 @@ impl Policies {
             if most < peak {
                 (peak, step, timeline) = (most, at, own);
             }
+        }
+        if let Some(own) = self.simulated_layers.as_deref()
+            && outcome.on_host == 0
+            && fates != self.as_is()
+            && let Some((peak, row)) = own.highest(module, fates)
+        {
+            (outcome.peak, outcome.at) = (peak, Some(row));
+            return outcome;
         }
         // Layers in loops may run in another order too.
         if let Some(listed) = self.listed.as_deref().filter(|_| scheduler.is_none()) {

@@ -417,6 +417,37 @@ impl Unrolled {
         bytes.highest(&prefixes)
     }
 
+    /// Whether the layers are in a loop.
+    pub fn is_in_loop(&self) -> bool {
+        self.is_in_loop
+    }
+
+    /// The layer of a row, and whether it is known.
+    pub fn layer_of_row(&self, row: Row) -> (Option<u32>, bool) {
+        (self.layers.of_row(row), self.layers.knows(row))
+    }
+
+    /// The rows that compute values of the program, not weights or constants.
+    pub fn rows_of_values(&self) -> impl Iterator<Item = Row> + '_ {
+        let of = self.graph.nodes.iter().zip(&self.origins);
+        of.filter(|(_, origin)| **origin == Origin::Values).map(|(node, _)| node.row)
+    }
+
+    /// By savable value: the row in each layer that computes it.
+    pub fn members(&self) -> impl Iterator<Item = impl Iterator<Item = Row> + '_> + '_ {
+        let row = |node: &u32| self.graph.nodes[*node as usize].row;
+        self.members.iter().map(move |nodes| nodes.iter().map(row))
+    }
+
+    /// Products of the forward pass that are in a wider type if nothing keeps them: their rows, their bytes, and the
+    /// bytes beside them if they run again and if they are kept.
+    pub fn wide(&self) -> impl Iterator<Item = (Row, i64, [i64; 2])> + '_ {
+        self.wide.iter().map(|(node, beside)| {
+            let at = *node as usize;
+            (self.graph.nodes[at].row, self.bytes[at], *beside)
+        })
+    }
+
     /// Whether rings make room before they run.
     pub fn makes_room(&self) -> bool {
         !self.ahead.is_empty()
