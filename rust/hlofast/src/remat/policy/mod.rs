@@ -499,7 +499,8 @@ impl Policies {
         let reordered = self.reordered.as_ref().map_or(0, |_| reordered::ORDERS);
         let orders = 1 + usize::from(self.listed.is_some()) + usize::from(may_move);
         let orders = orders + simulated + reordered;
-        unrolled + orders * own
+        let programs = self.simulated_layers.as_deref().map_or(0, SimulatedLayers::work);
+        unrolled + programs + orders * own
     }
 
     /// What the step needs if the savable values have these fates.

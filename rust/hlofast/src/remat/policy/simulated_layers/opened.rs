@@ -6,8 +6,8 @@ use crate::memory::{joins_in_place, only_slices};
 use crate::remat::policy::value::Value;
 use std::ops::Range;
 
-/// Limit on the operations.
-const MOST: usize = 1 << 18;
+/// Limit on the operations: with so many, a search that tries as few policies as it may takes some seconds.
+const MOST: usize = 1 << 15;
 /// Limit on what they read.
 const MOST_READ: usize = 1 << 22;
 
