@@ -5,6 +5,7 @@ mod identity;
 
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId, ShapeView};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub use donation::Donation;
 pub use identity::{Backend, Guess, Status};
@@ -263,6 +264,12 @@ fn is_written(module: &Module, row: u32) -> bool {
     module.flags(Row(row)) & Flags::IMPLICIT == 0
 }
 
+/// How many of `rows` the text writes.
+fn written_rows(module: &Module, rows: Range<u32>) -> usize {
+    let flags = &module.columns().flags[rows.start as usize..rows.end as usize];
+    flags.iter().filter(|flags| **flags & Flags::IMPLICIT == 0).count()
+}
+
 fn computation_uses(module: &Module) -> Vec<ComputationUse> {
     let mut uses: Vec<ComputationUse> = module
         .computations()
@@ -270,7 +277,7 @@ fn computation_uses(module: &Module) -> Vec<ComputationUse> {
         .enumerate()
         .map(|(index, computation)| ComputationUse {
             computation: ComputationId(index as u32),
-            instructions: computation.rows().filter(|row| is_written(module, *row)).count(),
+            instructions: written_rows(module, computation.rows()),
             role: Role::Unused,
             callers: 0,
         })
@@ -292,32 +299,30 @@ fn opcode_counts(module: &Module) -> Vec<OpcodeCount> {
     let entry = module.computation(module.entry()).rows();
     let mut known = [(0usize, 0usize); Opcode::ALL.len()];
     let mut written: BTreeMap<&[u8], (usize, usize)> = BTreeMap::new();
-    for row in (0..module.row_count() as u32).filter(|row| is_written(module, *row)) {
-        let opcode = module.opcode(Row(row));
+    let columns = module.columns();
+    let rows = (0u32..).zip(columns.opcodes.iter().zip(&columns.flags));
+    for (row, (opcode, flags)) in rows.filter(|(_, (_, flags))| **flags & Flags::IMPLICIT == 0) {
         // Sugar and unknown opcodes are counted under the word in the text.
-        let plain = opcode != Opcode::Unknown && module.flags(Row(row)) & Flags::SUGAR == 0;
-        let count = match known.get_mut(opcode as usize) {
+        let plain = *opcode != Opcode::Unknown && *flags & Flags::SUGAR == 0;
+        let count = match known.get_mut(*opcode as usize) {
             Some(count) if plain => count,
             _ => written.entry(module.opcode_text(Row(row))).or_default(),
         };
         count.0 += 1;
         count.1 += usize::from(entry.contains(&row));
     }
-    for (opcode, count) in Opcode::ALL.iter().zip(known) {
-        if count.0 > 0 {
-            written.insert(opcode.as_str().as_bytes(), count);
-        }
-    }
-    let mut counts: Vec<OpcodeCount> = written
-        .into_iter()
+    let known = Opcode::ALL.iter().map(|opcode| opcode.as_str().as_bytes()).zip(known);
+    let mut all: Vec<(&[u8], (usize, usize))> = known.filter(|(_, count)| count.0 > 0).collect();
+    written.retain(|opcode, _| all.iter().all(|(known, _)| known != opcode));
+    all.extend(written);
+    all.sort_unstable_by_key(|(opcode, count)| (std::cmp::Reverse(count.0), *opcode));
+    all.into_iter()
         .map(|(opcode, (instructions, entry_instructions))| OpcodeCount {
             opcode: String::from_utf8_lossy(opcode).into_owned(),
             instructions,
             entry_instructions,
         })
-        .collect();
-    counts.sort_by_key(|count| std::cmp::Reverse(count.instructions));
-    counts
+        .collect()
 }
 
 fn largest_shapes(

@@ -31,7 +31,15 @@ pub(super) fn collectives(module: &Module) -> Vec<CollectiveRows> {
     let mut rows = Vec::new();
     // All rows of one computation have the same scheduled rows.
     let mut last = None;
-    for row in module.rows() {
+    // By opcode, so that other rows are only looked up.
+    let mut may_be = [false; Opcode::ALL.len()];
+    for (may_be, opcode) in may_be.iter_mut().zip(Opcode::ALL) {
+        *may_be = matches!(opcode, Opcode::CustomCall | Opcode::Send | Opcode::Recv)
+            || CollectiveKind::of_opcode(*opcode).is_some();
+    }
+    let opcodes = (0u32..).zip(&module.columns().opcodes);
+    for (row, _) in opcodes.filter(|(_, opcode)| may_be[**opcode as usize]) {
+        let row = Row(row);
         if let Some(kind) = kind_of(module, row) {
             let id = module.computation_of(row);
             let outer = match last.take() {

@@ -317,6 +317,14 @@ impl Follower<'_, '_> {
     /// Adds the leaves `from` to the leaves `to`, one by one if there are equally many.
     fn pass(&mut self, from: Range<usize>, to: Range<usize>) {
         self.spend(from.len().max(to.len()));
+        // Most values are one leaf.
+        if (from.len(), to.len()) == (1, 1)
+            && let Some(mask) = self.masks.get(from.start).copied()
+            && let Some(to) = self.masks.get_mut(to.start)
+        {
+            *to |= mask;
+            return;
+        }
         if from.len() != to.len() {
             let from = self.masks.get(from).unwrap_or_default();
             let mask = from.iter().fold(0, |all, leaf| all | leaf);

@@ -93,13 +93,8 @@ impl Facts {
             Some(key) => *known.entry(key).or_insert_with(|| of(module, row)),
             None => of(module, row),
         };
-        let fact = |row: Row| {
-            let opcode = module.opcode(row);
-            if !has_fact(opcode) {
-                debug_assert!(fact_of(module, row, &mut groups).is_none(), "{opcode:?}");
-                return None;
-            }
-            let fact = match opcode {
+        let mut fact = |row: Row| {
+            let fact = match module.opcode(row) {
                 Opcode::While => Fact::TripCount(loops.next()?.1),
                 Opcode::Dot | Opcode::ScaledDot => Fact::Contracted(once(row, contracted)?),
                 Opcode::Convolution => Fact::Flops(once(row, |module, row| {
@@ -113,7 +108,11 @@ impl Facts {
         let opcodes = &module.columns().opcodes;
         let most = opcodes.iter().filter(|opcode| has_fact(**opcode)).count();
         let mut entries: Vec<(u32, Fact)> = Vec::with_capacity(most);
-        entries.extend(module.rows().filter_map(fact));
+        let with_fact = (0u32..).zip(opcodes).filter(|(_, opcode)| has_fact(**opcode));
+        entries.extend(with_fact.filter_map(|(row, _)| fact(Row(row))));
+        debug_assert!(module.rows().all(|row| {
+            has_fact(module.opcode(row)) || fact_of(module, row, &mut groups).is_none()
+        }));
         let rows: Vec<u32> = entries.iter().map(|entry| entry.0).collect();
         let starts = module.starts_by_computation(&rows);
         let constants = large_constants(module);

@@ -20,7 +20,7 @@ mod xla;
 mod xla_fusion;
 mod xla_operands;
 
-pub use crate::ir::size::{Backend, ShapeCost, device_sizes, shape_costs};
+pub use crate::ir::size::{Backend, ShapeCost, device_sizes, packed_costs, shape_costs};
 pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
@@ -189,7 +189,10 @@ pub fn operand_sums(
 
 fn with_rules<T>(module: &Module, options: &Options, count: impl FnOnce(Rules<'_>) -> T) -> T {
     let backend = options.backend.unwrap_or_else(|| Backend::of_module(module));
-    let shapes = shape_costs(module.shapes(), backend, !options.is_xla);
+    let shapes = match options.is_xla {
+        true => shape_costs(module.shapes(), backend, false),
+        false => packed_costs(module, backend),
+    };
     let is_reparsed = options.is_xla && backend != Backend::Tpu;
     let constant_sizes = if is_reparsed { unpacked_sizes(module.shapes(), &shapes) } else { None };
     count(Rules {

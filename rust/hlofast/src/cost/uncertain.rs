@@ -105,7 +105,9 @@ pub fn products(module: &Module, facts: &Facts) -> Vec<Product> {
         }
         _ => None,
     };
-    module.rows().zip(&module.columns().opcodes).filter_map(product).collect()
+    let may_be =
+        |(_, opcode): &(Row, &Opcode)| opcode.is_matmul() || **opcode == Opcode::CustomCall;
+    module.rows().zip(&module.columns().opcodes).filter(may_be).filter_map(product).collect()
 }
 
 fn is_product(kind: CustomCallKind) -> bool {

@@ -114,8 +114,10 @@ pub(crate) fn wrapped(module: &Module, row: Row) -> Option<Opcode> {
     if module.opcode(start) != Opcode::AsyncStart {
         return None;
     }
-    let called = module.called(start, CallRole::Calls);
-    let callee = module.computation(called.or_else(|| module.called(start, CallRole::Wrapped))?);
+    let calls = module.calls(start).iter();
+    let called = |role| calls.clone().find(|call| call.role == role);
+    let call = called(CallRole::Calls).or_else(|| called(CallRole::Wrapped))?;
+    let callee = module.computation(call.computation);
     (!callee.rows().is_empty()).then(|| module.opcode(Row(callee.root)))
 }
 

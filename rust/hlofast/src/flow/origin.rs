@@ -121,6 +121,9 @@ pub(crate) fn origins_within(
         if few.len() < FEW {
             few.push(place);
         } else {
+            if seen.is_empty() {
+                seen.reserve(4 * FEW);
+            }
             seen.insert(place);
         }
     }

@@ -62,6 +62,8 @@ struct Finder<'a> {
     is_scheduled: bool,
     /// Room for the bounds of one computation.
     bounds: [Vec<Bound>; 2],
+    /// Room for the rows of one computation that have no phase.
+    open: Vec<u32>,
 }
 
 impl Whose {
@@ -88,6 +90,7 @@ impl Whose {
             steps: rows.saturating_mul(32).saturating_add(1 << 20),
             is_scheduled: module.is_scheduled(),
             bounds: Default::default(),
+            open: Vec::new(),
         };
         let ids: Vec<ComputationId> = reached(attribution).collect();
         let is_data = data_parameters(module);
@@ -227,15 +230,18 @@ impl Finder<'_> {
             self.find_turn(id, is_data);
         }
         if ranks & 1 << NONE != 0 {
-            self.follow_moves(rows.clone());
+            let mut open = std::mem::take(&mut self.open);
+            open.clear();
+            open.extend(rows.filter(|row| self.rank(*row) == NONE));
+            self.follow_moves(&open);
             // Parameters of called computations have no phase of their own.
             let is_entry = id == module.entry();
-            let is_open = |row: u32| {
-                self.rank(row) == NONE && (is_entry || module.opcode(Row(row)) != Opcode::Parameter)
-            };
-            if rows.clone().any(is_open) {
-                self.complete_open(id);
+            open.retain(|row| self.rank(*row) == NONE);
+            let is_open = |row: &u32| is_entry || module.opcode(Row(*row)) != Opcode::Parameter;
+            if open.iter().any(is_open) {
+                self.complete_open(id, &open);
             }
+            self.open = open;
         }
         for call in &module.all_calls()[module.calls_within(id)] {
             let own = (self.rank(call.row.0), call.row.0);
@@ -255,17 +261,17 @@ impl Finder<'_> {
         Phase::ALL.iter().filter(|phase| is_met(phase)).fold(0, |all, own| all | 1 << rank(*own))
     }
 
-    /// Gives phases to the rows of a computation that have none.
-    fn complete_open(&mut self, id: ComputationId) {
+    /// Gives phases to `open`, the rows of a computation that have none.
+    fn complete_open(&mut self, id: ComputationId, open: &[u32]) {
         let rows = self.module.computation(id).rows();
         let [mut low, mut high] = std::mem::take(&mut self.bounds);
-        self.low(rows.clone(), &mut low);
-        self.high(rows.clone(), &mut high);
+        self.low(rows.clone(), open, &mut low);
+        self.high(rows.clone(), open, &mut high);
         let around = self.around[id.0 as usize];
         let turn = self.whose.turn[id.0 as usize];
         let is_entry = id == self.module.entry();
-        for row in rows.clone() {
-            if self.rank(row) != NONE || moves(self.module, Row(row)) {
+        for row in open.iter().copied() {
+            if moves(self.module, Row(row)) {
                 continue;
             }
             let opcode = self.module.opcode(Row(row));
@@ -281,8 +287,8 @@ impl Finder<'_> {
             let given = if given.0 == NONE { around } else { given };
             self.give(row, given, opcode != Opcode::Parameter && module_lacks_name(self, row));
         }
-        self.follow_moves(rows.clone());
-        for row in rows.clone() {
+        self.follow_moves(open);
+        for row in open.iter().copied() {
             if self.rank(row) == NONE && moves(self.module, Row(row)) {
                 let at = (row - rows.start) as usize;
                 let given = between(low[at], high[at], false);
@@ -357,10 +363,10 @@ impl Finder<'_> {
         all.fold(0, |all, products| all | products) == 1 << FORWARD
     }
 
-    /// Gives rows that move a value the phase of the row that computed it.
-    fn follow_moves(&mut self, rows: Range<u32>) {
+    /// Gives those of `rows` that move a value the phase of the row that computed it.
+    fn follow_moves(&mut self, rows: &[u32]) {
         let module = self.module;
-        for row in rows {
+        for row in rows.iter().copied() {
             if self.rank(row) != NONE {
                 continue;
             }
@@ -426,37 +432,37 @@ impl Finder<'_> {
         None
     }
 
-    /// By row: the latest phase among the values it is computed from.
-    fn low(&self, rows: Range<u32>, low: &mut Vec<Bound>) {
+    /// By row of `open`, those of `rows` without a phase: the latest phase among the values it is computed from.
+    fn low(&self, rows: Range<u32>, open: &[u32], low: &mut Vec<Bound>) {
         let module = self.module;
         low.clear();
         low.resize(rows.len(), NO_BOUND);
-        for row in rows.clone() {
-            let at = (row - rows.start) as usize;
-            let opcode = module.opcode(Row(row));
-            if is_from_nothing(opcode) {
+        for row in open.iter().copied() {
+            if is_from_nothing(module.opcode(Row(row))) {
                 continue;
             }
-            let own = self.rank(row);
-            low[at] = if own != NONE {
-                (own, row)
-            } else {
-                let operands = module.operands(Row(row)).iter();
-                let known =
-                    operands.filter_map(|row| low.get(row.checked_sub(rows.start)? as usize));
-                let known = known.copied().filter(|bound| bound.0 != NONE);
-                known.max_by_key(|bound| bound.0).unwrap_or(NO_BOUND)
+            let given = |operand: u32| {
+                let own = self.rank(operand);
+                match own {
+                    NONE => low[(operand - rows.start) as usize],
+                    _ if is_from_nothing(module.opcode(Row(operand))) => NO_BOUND,
+                    own => (own, operand),
+                }
             };
+            let before = module.operands(Row(row)).iter().copied();
+            let before = before.filter(|operand| (rows.start..row).contains(operand));
+            let known = before.map(given).filter(|bound| bound.0 != NONE);
+            low[(row - rows.start) as usize] =
+                known.max_by_key(|bound| bound.0).unwrap_or(NO_BOUND);
         }
     }
 
-    /// By row without a phase: the earliest phase among its users.
-    fn high(&self, rows: Range<u32>, high: &mut Vec<Bound>) {
+    /// By row of `open`, those of `rows` without a phase: the earliest phase among its users.
+    fn high(&self, rows: Range<u32>, open: &[u32], high: &mut Vec<Bound>) {
         let module = self.module;
         high.clear();
         high.resize(rows.len(), NO_BOUND);
-        // Rows with a phase need no bound.
-        for row in rows.clone().rev().filter(|row| self.rank(*row) == NONE) {
+        for row in open.iter().copied().rev() {
             let mut bound = NO_BOUND;
             for user in module.users().get(row).iter().copied() {
                 let own = self.rank(user);

@@ -209,21 +209,26 @@ impl ShapeTable {
         match record.code {
             TUPLE => ShapeView::Tuple(&self.children[range]),
             BUFFER => ShapeView::Buffer(self.children[range.start]),
-            code => ShapeView::Array(ArrayShape {
-                element_type: ElementType::from_code(code).unwrap_or(ElementType::Opaque),
-                codes: &self.dimensions[range],
-                layout: self.layouts.get(record.layout as usize),
-            }),
+            _ => ShapeView::Array(self.array_of(record)),
+        }
+    }
+
+    #[inline]
+    fn array_of(&self, record: &Record) -> ArrayShape<'_> {
+        let range = record.start as usize..(record.start + record.count) as usize;
+        ArrayShape {
+            element_type: ElementType::from_code(record.code).unwrap_or(ElementType::Opaque),
+            codes: &self.dimensions[range],
+            layout: self.layouts.get(record.layout as usize),
         }
     }
 
     /// Shape `id` as an array; None for tuples and buffers.
     #[inline]
     pub fn array(&self, id: ShapeId) -> Option<ArrayShape<'_>> {
-        match self.get(id) {
-            ShapeView::Array(array) => Some(array),
-            _ => None,
-        }
+        // Not from `get`: few callers need more than one part of the array.
+        let record = &self.records[id.0 as usize];
+        (!matches!(record.code, TUPLE | BUFFER)).then(|| self.array_of(record))
     }
 
     /// The element shapes of tuple `id`; None if `id` is not a tuple.

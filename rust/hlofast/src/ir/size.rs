@@ -92,13 +92,33 @@ pub struct ShapeCost {
     pub is_default_memory: bool,
 }
 
+/// The figures of every shape of `module` on `backend`, by id, with sub-byte types packed even where the layout
+/// does not say so.
+pub fn packed_costs(module: &Module, backend: Backend) -> Vec<ShapeCost> {
+    let known = (backend == Backend::of_module(module)).then(|| module.shape_costs());
+    costs_of(module.shapes(), backend, |id, array| {
+        match known.and_then(|own| own.get(id.0 as usize)) {
+            Some(cost) if !packing_matters(array, backend) => *cost,
+            _ => array_cost(array, backend, true),
+        }
+    })
+}
+
 /// The figures of every shape of `module`, by id. With `packed`, sub-byte types are packed even
 /// where the layout does not say so.
 pub fn shape_costs(shapes: &ShapeTable, backend: Backend, packed: bool) -> Vec<ShapeCost> {
+    costs_of(shapes, backend, |_, array| array_cost(array, backend, packed))
+}
+
+fn costs_of(
+    shapes: &ShapeTable,
+    backend: Backend,
+    of_array: impl Fn(ShapeId, &ArrayShape<'_>) -> ShapeCost,
+) -> Vec<ShapeCost> {
     let mut costs: Vec<ShapeCost> = Vec::with_capacity(shapes.len());
     for id in shapes.ids() {
         let cost = match shapes.get(id) {
-            ShapeView::Array(array) => array_cost(&array, backend, packed),
+            ShapeView::Array(array) => of_array(id, &array),
             ShapeView::Buffer(inner) => costs.get(inner.0 as usize).copied().unwrap_or_default(),
             ShapeView::Tuple(children) => {
                 let length = children.len();
@@ -162,6 +182,21 @@ const FLAG_SPACES: [i64; 2] = [2, 4];
 /// space.
 const UNTILED_BYTES: i64 = 4096;
 
+/// Whether libtpu gives `array` a slot of `UNTILED_BYTES`.
+fn is_place(array: &ArrayShape<'_>, backend: Backend) -> bool {
+    let is_small = |layout: &Layout| {
+        let is_small = array.rank() == 0 || FLAG_SPACES.contains(&layout.memory_space);
+        layout.tiles.is_empty() && is_small
+    };
+    backend == Backend::Tpu && array.layout.map_or(array.rank() == 0, is_small)
+}
+
+/// Whether the size of `array` may depend on whether sub-byte types are packed.
+fn packing_matters(array: &ArrayShape<'_>, backend: Backend) -> bool {
+    let element = array.element_type;
+    element.bits() != element.storage_bits() || is_place(array, backend)
+}
+
 fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
     match array.element_type {
         ElementType::Token => return Some(0),
@@ -169,12 +204,8 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
         ElementType::Opaque => return array.elements().map(|_| 8),
         _ => {}
     }
-    let is_place = |layout: &Layout| {
-        let is_small = array.rank() == 0 || FLAG_SPACES.contains(&layout.memory_space);
-        layout.tiles.is_empty() && is_small
-    };
     // With `packed`, only the actual bytes count: the rest of the slot causes no traffic.
-    if backend == Backend::Tpu && !packed && array.layout.map_or(array.rank() == 0, is_place) {
+    if !packed && is_place(array, backend) {
         return Some(UNTILED_BYTES);
     }
     let bytes = part_size(array, backend, packed, |index| array.dimension(index)?.bound())?;
@@ -262,6 +293,8 @@ fn tiled_elements(
         product = product.checked_mul(u128::from(padded))?;
     }
     product = product.checked_mul(u128::from(joined))?;
-    let alignment = u128::try_from(layout.tail_padding_alignment).unwrap_or(1).max(1);
-    product.div_ceil(alignment).checked_mul(alignment)
+    match u128::try_from(layout.tail_padding_alignment) {
+        Ok(alignment) if alignment > 1 => product.div_ceil(alignment).checked_mul(alignment),
+        _ => Some(product),
+    }
 }

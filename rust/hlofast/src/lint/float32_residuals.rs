@@ -27,6 +27,7 @@ use super::widened_operands::{
 };
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, Use, conversions, converts, is_kept, is_maximum, uses_within};
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Module, Opcode, Row, ShapeId};
 use crate::memory::{Change, Resized};
 use crate::remat::{Residual, ResidualKind};
@@ -481,12 +482,12 @@ pub(super) type Place = (i32, i32);
 /// The matmuls of an activation with a weight.
 pub(super) struct Products<'a> {
     /// By row.
-    rows: HashSet<Row>,
+    rows: HashSet<Row, BuildMix>,
     /// By name: compilers that overlap a matmul with its collective split it into parts, whose sum has
     /// its name.
-    names: HashSet<&'a [u8]>,
+    names: HashSet<&'a [u8], BuildMix>,
     /// The names of those that return 16-bit values.
-    narrow: HashSet<&'a [u8]>,
+    narrow: HashSet<&'a [u8], BuildMix>,
 }
 
 impl<'a> Products<'a> {

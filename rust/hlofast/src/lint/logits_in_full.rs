@@ -19,6 +19,7 @@ use crate::cost::Backend;
 use crate::flow::Phase;
 use crate::flow::walk::{Trail, converts};
 use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::intern::BuildMix;
 use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row, ShapeId};
 use crate::memory::{Alike, Change, Resized, Spared};
 
@@ -121,7 +122,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
     let Some(varying) = program.varying() else { return };
     let module = program.module;
-    let products: std::collections::HashSet<Row> = program.products().collect();
+    let products: std::collections::HashSet<Row, BuildMix> = program.products().collect();
     let mut seen = std::collections::HashSet::new();
     for row in reductions(module) {
         let Some((_, size)) = maximum_over(module, row).filter(|(_, size)| *size >= LEAST) else {

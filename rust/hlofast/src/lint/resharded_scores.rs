@@ -13,6 +13,7 @@ use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::walk::{Trail, converts, is_maximum};
+use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
@@ -94,7 +95,7 @@ impl Made {
         let module = program.module;
         let mut made = Self::default();
         let Some(varying) = program.varying() else { return made };
-        let products: HashSet<Row> = program.products().collect();
+        let products: HashSet<Row, BuildMix> = program.products().collect();
         let softmaxes = module.rows().filter(|row| is_maximum(module, *row));
         let read: HashSet<Row> = softmaxes
             .filter_map(|row| Trail::new(row).operand(module, 0))
@@ -128,7 +129,12 @@ impl Made {
 const MOST_TERMS: u32 = 128;
 
 /// The matmul of whose result the value at `trail` is a function of each element, moved or not.
-fn product(module: &Module, products: &HashSet<Row>, trail: Trail, left: &mut u32) -> Option<Row> {
+fn product(
+    module: &Module,
+    products: &HashSet<Row, BuildMix>,
+    trail: Trail,
+    left: &mut u32,
+) -> Option<Row> {
     let next = left.checked_sub(1)?;
     *left = next;
     let trail = trail.follow(module, converts);

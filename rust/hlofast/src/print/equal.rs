@@ -5,7 +5,7 @@ use super::names::is_valid_name;
 use super::order::row_order;
 use super::shape::{shape_classes, text_lengths};
 use super::value::{Spacing, write_literal, write_tokens, write_value};
-use super::{Seen, implicit_callers, is_metadata, shape_to_text, thread_of};
+use super::{Callers, Seen, implicit_callers, is_metadata, shape_to_text, thread_of};
 use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
 use std::fmt;
@@ -92,7 +92,7 @@ struct Comparison<'a> {
     computations: Vec<u32>,
     computations_back: Vec<u32>,
     /// Callers of implicit computations on either side.
-    callers: (HashMap<u32, Row>, HashMap<u32, Row>),
+    callers: (Callers, Callers),
     /// Whether only fusions call a computation of `a`.
     is_fused: Vec<bool>,
     /// Paired rows still to be compared.

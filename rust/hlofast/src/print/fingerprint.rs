@@ -124,12 +124,18 @@ impl Record {
 
     /// Begins a record of two digests.
     fn begin_with(&mut self, kind: u64, one: Digest, other: Digest) {
-        let mut head = [0; 40];
-        head[..8].copy_from_slice(&(VERSION << 32 | kind).to_le_bytes());
-        head[8..24].copy_from_slice(&one.to_le_bytes());
-        head[24..].copy_from_slice(&other.to_le_bytes());
         self.bytes.clear();
-        self.bytes.extend_from_slice(&head);
+        self.bytes.extend_from_slice(&head(kind, one, other));
+    }
+
+    /// Adds `digests` in one piece.
+    fn digests(&mut self, digests: &[Digest]) {
+        let start = self.bytes.len();
+        self.bytes.resize(start + size_of_val(digests), 0);
+        let (places, _) = self.bytes[start..].as_chunks_mut();
+        for (place, digest) in places.iter_mut().zip(digests) {
+            *place = digest.to_le_bytes();
+        }
     }
 
     /// Adds the number of `rows` and the digest of each.
@@ -175,6 +181,28 @@ impl Record {
     fn finish(&self) -> Digest {
         xxh3_128(&self.bytes)
     }
+}
+
+/// The start of a record of two digests.
+fn head(kind: u64, one: Digest, other: Digest) -> [u8; 40] {
+    let mut head = [0; 40];
+    head[..8].copy_from_slice(&(VERSION << 32 | kind).to_le_bytes());
+    head[8..24].copy_from_slice(&one.to_le_bytes());
+    head[24..].copy_from_slice(&other.to_le_bytes());
+    head
+}
+
+/// The digest of an instruction with `operands`, and with neither payload nor calls, attributes or a name. Many
+/// instructions are such, and their record of `LENGTH` bytes, 64 and 16 for each operand, needs no list.
+fn plain<const LENGTH: usize>(opcode: Digest, shape: Digest, operands: &[Digest]) -> Digest {
+    let mut record = [0; LENGTH];
+    record[..40].copy_from_slice(&head(2, opcode, shape));
+    record[40..48].copy_from_slice(&(operands.len() as u64).to_le_bytes());
+    let (places, _) = record[48..].as_chunks_mut();
+    for (place, operand) in places.iter_mut().zip(operands) {
+        *place = operand.to_le_bytes();
+    }
+    xxh3_128(&record)
 }
 
 /// Sorts digests. They are spread evenly over all numbers, so a group for each value of their first
@@ -351,6 +379,16 @@ impl<'a> Hasher<'a> {
         let module = self.module;
         let opcode = self.opcode(row);
         let shape = self.shapes.get(module.shape(row).0 as usize).copied().unwrap_or_default();
+        let is_plain = calls.is_empty() && self.names.is_none() && self.is_bare(row);
+        let has_payload = matches!(module.opcode(row), Opcode::Parameter | Opcode::Constant);
+        if is_plain && !has_payload {
+            let of = |row: u32| self.rows.get(row as usize).copied().unwrap_or_default();
+            match *module.operands(row) {
+                [one] => return plain::<80>(opcode, shape, &[of(one)]),
+                [one, other] => return plain::<96>(opcode, shape, &[of(one), of(other)]),
+                _ => {}
+            }
+        }
         let record = &mut self.record;
         record.begin_with(2, opcode, shape);
         match module.opcode(row) {
@@ -362,7 +400,7 @@ impl<'a> Hasher<'a> {
             _ => {}
         }
         record.digests_of(module.operands(row), &self.rows);
-        if calls.is_empty() && self.is_bare(row) {
+        if is_plain {
             // Neither calls nor attributes.
             self.record.bytes.extend_from_slice(&[0; 16]);
         } else {
@@ -499,7 +537,7 @@ impl<'a> Hasher<'a> {
             record.text(names.computation(module, id));
         }
         record.word(all.len() as u64);
-        all.iter().for_each(|digest| record.digest(*digest));
+        record.digests(&all);
         self.digests = all;
         let pairs = module.control_predecessors();
         let from = pairs.partition_point(|(row, _)| row.0 < computation.first_row);

@@ -19,6 +19,7 @@ pub(crate) use copy::{CopyPrinter, Renaming};
 pub use equal::{Difference, EqualityOptions, structurally_equal, structurally_equal_with};
 pub use fingerprint::{FingerprintOptions, fingerprint};
 
+use crate::ir::intern::BuildMix;
 use crate::ir::{
     CallRole, ComputationId, ElementKind, Flags, Layout, Module, Opcode, Row, ShapeId, ShapeTable,
 };
@@ -181,7 +182,7 @@ fn wrapped(module: &Module, row: Row) -> Option<ComputationId> {
 
 /// The execution thread of a computation; an implicit computation has the thread of its
 /// asynchronous start.
-pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) -> Span {
+pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &Callers) -> Span {
     let computation = module.computation(id);
     if !computation.is_implicit {
         return computation.execution_thread;
@@ -190,8 +191,11 @@ pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u3
     caller.and_then(|row| module.attribute(*row, "async_execution_thread")).unwrap_or_default()
 }
 
+/// Rows by the number of the computation that they call.
+pub(crate) type Callers = HashMap<u32, Row, BuildMix>;
+
 /// The callers of implicit computations; each computation has one caller.
-pub(crate) fn implicit_callers(module: &Module) -> HashMap<u32, Row> {
+pub(crate) fn implicit_callers(module: &Module) -> Callers {
     let calls = module.all_calls().iter();
     calls.filter(|call| call.role == CallRole::Wrapped).map(|c| (c.computation.0, c.row)).collect()
 }
@@ -201,7 +205,7 @@ struct Printer<'a> {
     options: &'a PrintOptions,
     names: Names,
     /// Callers of implicit computations.
-    callers: HashMap<u32, Row>,
+    callers: Callers,
     /// Lengths of the texts of all shapes.
     lengths: Vec<u64>,
     /// Remaining budget of bytes for shapes that the original text omits.

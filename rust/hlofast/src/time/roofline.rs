@@ -7,7 +7,7 @@ use super::tpu::{self, Load};
 use super::windows::{Windows, windows};
 use super::work::{Work, Works};
 use crate::Provenance;
-use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, shape_costs};
+use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, packed_costs};
 use crate::flow::updates;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
@@ -94,7 +94,7 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
         cost,
         device,
         works: Works::new(module, cost, device),
-        shapes: shape_costs(module.shapes(), backend, true),
+        shapes: packed_costs(module, backend),
         kernels: HashMap::new(),
         updates: HashMap::new(),
         other: 0,

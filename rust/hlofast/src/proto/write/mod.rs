@@ -19,11 +19,10 @@ mod wire;
 use crate::error::{ParseError, Result};
 use crate::ir::decode::unescape;
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row};
-use crate::print::{Names, implicit_callers, row_order, thread_of};
+use crate::print::{Callers, Names, implicit_callers, row_order, thread_of};
 use crate::text::Span;
 use names::UniqueNames;
 use shape::{Shapes, too_large};
-use std::collections::HashMap;
 use wire::Message;
 
 /// Parts of the text that a protobuf cannot hold and that are lost in the conversion.
@@ -104,7 +103,7 @@ struct Writer<'m> {
     /// The computations that are already written.
     written: Vec<bool>,
     /// The callers of implicit computations.
-    callers: HashMap<u32, Row>,
+    callers: Callers,
     limit: usize,
     left_out: Vec<(Span, String)>,
 }
