@@ -1,4 +1,4 @@
-"""Checkpoint policies of further programs whose layers are in a Python loop; no rule was made with them."""
+"""Checkpoint policies of further programs whose layers are in a Python loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def errors() -> dict[str, dict[str, float]]:
     return errors_of("layers")
 
 
-@pytest.mark.parametrize(("is_held_out", "count"), [(False, 12), (True, 9)])
-def test_peaks_are_near_those_of_the_compiled_programs(errors, is_held_out, count):
+@pytest.mark.parametrize(("is_held_out", "count", "worst"), [(False, 12, 0.19), (True, 9, 0.05)])
+def test_peaks_are_near_those_of_the_compiled_programs(errors, is_held_out, count, worst):
     every = distances(errors, is_held_out)
     assert len(every) == count
-    assert statistics.median(every) <= 0.08
-    assert max(every) <= 0.2
+    assert statistics.median(every) <= 0.04
+    assert max(every) <= worst

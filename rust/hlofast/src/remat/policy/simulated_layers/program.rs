@@ -48,7 +48,7 @@ enum Key {
 enum Form {
     /// The one of the text.
     Own,
-    /// The one that is computed again.
+    /// The one that is recomputed.
     Again,
     /// That of the text, behind the barrier of a layer.
     Behind(u32),
