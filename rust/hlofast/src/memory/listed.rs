@@ -89,11 +89,7 @@ pub(super) fn listed(
                 let graph = Graph::new(module, rows.clone(), sizes, has_clones)?;
                 let root = module.computation(id).root.checked_sub(rows.start);
                 let name = |at: u32| module.instruction_name(Row(rows.start + at));
-                let listed = match scheduler {
-                    Scheduler::List => graph.list(root),
-                    Scheduler::DepthFirst => graph.depth_first(root, name),
-                    Scheduler::PostOrder => graph.post_order(),
-                };
+                let listed = graph.order(scheduler, root, name);
                 // Rows that the graph leaves out come before the rows that read them.
                 let is_root = |at: &u32| Some(*at) == root;
                 let rest = (0..rows.len() as u32).filter(|at| !is_root(at)).chain(root);
@@ -274,7 +270,21 @@ impl Graph {
         }
     }
 
-    /// Rows that move nothing, in the order in which they run.
+    /// Rows that move nothing, in the order in which `scheduler` runs them.
+    fn order<'a>(
+        &self,
+        scheduler: Scheduler,
+        root: Option<u32>,
+        name: impl Fn(u32) -> &'a [u8],
+    ) -> Vec<u32> {
+        match scheduler {
+            Scheduler::List => self.list(root),
+            Scheduler::DepthFirst => self.depth_first(root, name),
+            Scheduler::PostOrder => self.post_order(),
+        }
+    }
+
+    /// The same in the order of the list scheduler.
     fn list(&self, root: Option<u32>) -> Vec<u32> {
         let count = self.operands.len();
         // By value: how often it is still read, once at the end if it is a result; and by which rows.
@@ -386,7 +396,7 @@ pub fn is_constant(module: &Module, row: Row) -> bool {
 }
 
 /// Bytes of an array; none in host memory.
-fn size_of(module: &Module, leaf: ShapeId, sizes: &[i64]) -> i64 {
+pub fn size_of(module: &Module, leaf: ShapeId, sizes: &[i64]) -> i64 {
     match is_on_host(module, leaf) {
         true => 0,
         false => sizes.get(leaf.0 as usize).copied().unwrap_or(0).max(0),

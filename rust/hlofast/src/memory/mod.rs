@@ -35,7 +35,7 @@ pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use frame::Frame;
 use frame::Layout;
-pub use listed::{Scheduled, Scheduler, is_constant, only_slices};
+pub use listed::{Scheduled, Scheduler, is_constant, only_slices, size_of};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use ranges::joins_in_place;

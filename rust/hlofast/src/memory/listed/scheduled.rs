@@ -27,11 +27,7 @@ impl Scheduled {
     ) -> (i64, Option<u32>) {
         let graph = Graph::of_rows(rows, bytes);
         let root = (rows.len() as u32).checked_sub(1);
-        let order = match scheduler {
-            Scheduler::List => graph.list(root),
-            Scheduler::DepthFirst => graph.depth_first(root, name),
-            Scheduler::PostOrder => graph.post_order(),
-        };
+        let order = graph.order(scheduler, root, name);
         // By value: the step that makes it and its last use.
         let mut live: Vec<Option<(usize, usize)>> = vec![None; bytes.len()];
         let end = order.len();

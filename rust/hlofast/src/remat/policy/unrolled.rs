@@ -77,9 +77,9 @@ pub struct Unrolled {
     products: Vec<Row>,
     /// Those of them that reduce products, ascending.
     passes: Vec<Pass>,
-    /// Products of the forward pass that would be kept in a wider type, with the extra bytes at their step: recomputed,
-    /// kept.
-    wide: Vec<(u32, [i64; 2])>,
+    /// Products of the forward pass that would be kept in a wider type, with the bytes in that, and the extra bytes at
+    /// their step: recomputed, kept.
+    wide: Vec<(u32, i64, [i64; 2])>,
     /// Weights that are gathered for a backward part before it starts: bytes and steps.
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
@@ -297,7 +297,7 @@ impl Unrolled {
                     .then(|| Spread::of(module, graph, (at, narrow), scores))
                     .filter(|own| own.reads_product);
                 let beside = spread.map_or(both, |own| [wide.saturating_add(own.bytes); 2]);
-                self.wide.push((at, beside));
+                self.wide.push((at, wide, beside));
             }
         }
     }
@@ -433,19 +433,20 @@ impl Unrolled {
         of.filter(|(_, origin)| **origin == Origin::Values).map(|(node, _)| node.row)
     }
 
-    /// By savable value: the row in each layer that computes it.
-    pub fn members(&self) -> impl Iterator<Item = impl Iterator<Item = Row> + '_> + '_ {
-        let row = |node: &u32| self.graph.nodes[*node as usize].row;
-        self.members.iter().map(move |nodes| nodes.iter().map(row))
+    /// By savable value: in each layer the row that computes it, and the row of the computation in which that runs.
+    pub fn members(&self) -> impl Iterator<Item = impl Iterator<Item = (Row, Row)> + '_> + '_ {
+        self.members.iter().map(move |nodes| nodes.iter().map(|node| self.rows_of(*node)))
     }
 
-    /// Products of the forward pass that are in a wider type if nothing keeps them: their rows, their bytes, and the
-    /// bytes beside them if they run again and if they are kept.
-    pub fn wide(&self) -> impl Iterator<Item = (Row, i64, [i64; 2])> + '_ {
-        self.wide.iter().map(|(node, beside)| {
-            let at = *node as usize;
-            (self.graph.nodes[at].row, self.bytes[at], *beside)
-        })
+    /// Products of the forward pass that are in a wider type if nothing keeps them: their rows as above, the bytes in
+    /// that type, and the bytes beside theirs if they run again and if they are kept.
+    pub fn wide(&self) -> impl Iterator<Item = ((Row, Row), i64, [i64; 2])> + '_ {
+        self.wide.iter().map(|(node, whole, beside)| (self.rows_of(*node), *whole, *beside))
+    }
+
+    fn rows_of(&self, node: u32) -> (Row, Row) {
+        let node = &self.graph.nodes[node as usize];
+        (node.row, node.outer)
     }
 
     /// Whether rings make room before they run.
@@ -500,7 +501,7 @@ impl Unrolled {
         for (size, steps) in &self.ahead {
             bytes.add(steps.clone(), *size);
         }
-        for (node, [beside, beside_kept]) in &self.wide {
+        for (node, _, [beside, beside_kept]) in &self.wide {
             let at = *node as usize;
             let is_kept = again.fate[at] != Fate::Recomputed;
             let beside = if is_kept { *beside_kept } else { *beside };

@@ -3,10 +3,10 @@
 //! XLA orders a program by three schedulers and takes the order with the lowest peak by its own count
 //! (`memory/listed.rs`). Without a loop the order is most of the peak: one order runs gradients of weights at once,
 //! another after all layers, with all that they read in memory until then. So the program of the policy is made from
-//! the text (`program.rs`): the rows of the forward pass without what only the backward pass reads, a second copy of
-//! what runs again, with weights gathered once more, and for each layer a barrier behind the gradient that enters its
-//! backward part, from which these copies and the backward part read. The lowest of its three peaks, moved by as much
-//! as the text differs from its own, is the peak of the policy.
+//! the text (`program.rs`): the rows of the forward pass without what only the backward pass reads, a copy of
+//! what is recomputed, with weights gathered once more, and for each layer a barrier behind the gradient that enters its
+//! backward part, from which these copies and the backward part read. The lowest of its three peaks, plus
+//! the difference between the text's peak and that of the text's own program, is the peak of the policy.
 //!
 //! Values are those of the rows of the text, so XLA's fusions stay as they are, but for scores of attention that the
 //! forward pass has in a wider type if nothing keeps them (`unrolled.rs`). What the latency hiding scheduler moves
@@ -25,7 +25,7 @@ use crate::cost::Backend;
 use crate::flow::{Attribution, has_compiler_clones};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementKind, Module, Opcode, Row, ShapeId};
-use crate::memory::{Scheduled, Scheduler};
+use crate::memory::{Scheduled, Scheduler, size_of};
 use hashbrown::{HashMap, HashSet};
 use opened::Opened;
 use program::Program;
@@ -33,20 +33,20 @@ use sides::Sides;
 
 /// Elements of a value that goes from one layer to the next, at least.
 const LARGE: u64 = 1 << 18;
-/// The nodes that other outcomes visit in the time that this takes for an operation. It takes 1.3 µs, and a search as
-/// long as with others if it tries a fourth of the policies.
-const WORK: usize = 128;
-/// Limit on the operations times the layers that each may wait for.
-const MOST_NEEDS: usize = 1 << 26;
+/// Work of one outcome for each operation and each value that it reads, in nodes that other models visit. One takes
+/// about 0.5 µs, so a search that tries as many policies as its limit of work allows takes about 4 s.
+const WORK: usize = 56;
+/// Limit on the layers.
+const MOST_LAYERS: usize = 1 << 12;
 
 /// The bytes of scores that the forward pass has in a wider type if nothing keeps them.
 #[derive(Clone, Copy, Debug)]
 struct Wide {
     /// Those of the wider type.
     whole: i64,
-    /// What is beside that while they are computed.
+    /// Other bytes in memory while they are computed.
     beside: i64,
-    /// What is beside them if they are kept in their own type.
+    /// The same if they are kept in their own type.
     beside_kept: i64,
 }
 
@@ -60,10 +60,10 @@ pub struct SimulatedLayers {
     layers: Vec<Option<u32>>,
     /// By operation: bytes of its value.
     bytes: Vec<i64>,
-    /// By operation: whether it is made from values of the forward pass, not of weights and constants alone.
+    /// By operation: whether activations go into it, not weights and constants alone.
     is_value: Vec<bool>,
-    /// By operation: whether it is made from parameters.
-    is_made: Vec<bool>,
+    /// By operation: whether parameters go into it.
+    is_of_parameters: Vec<bool>,
     /// By operation: whether a layer hands it to the next one.
     is_boundary: Vec<bool>,
     /// By operation that is handed on in a narrower type: that.
@@ -127,11 +127,11 @@ impl SimulatedLayers {
                 .iter()
                 .map(|op| match module.shapes().tuple(op.shape) {
                     Some(_) => 0,
-                    None => sizes.get(op.shape.0 as usize).copied().unwrap_or(0).max(0),
+                    None => size_of(module, op.shape, sizes),
                 })
                 .collect(),
             is_value: Vec::new(),
-            is_made: Vec::new(),
+            is_of_parameters: Vec::new(),
             is_boundary: vec![false; opened.ops.len()],
             narrow: HashMap::default(),
             entering: HashMap::default(),
@@ -147,27 +147,28 @@ impl SimulatedLayers {
         own.find_values(unrolled);
         own.find_layers(unrolled, &of_rows);
         own.find_boundaries(module);
-        let by_row: HashMap<Row, u32, BuildMix> = (0u32..)
+        let by_row: HashMap<(Row, Row), u32, BuildMix> = (0u32..)
             .zip(&own.opened.ops)
             .filter(|(at, op)| !op.is_element && own.is_forward(*at))
-            .map(|(at, op)| (op.row, at))
+            .map(|(at, op)| ((op.row, op.outer), at))
             .collect();
         own.members = unrolled
             .members()
             .map(|rows| rows.filter_map(|row| by_row.get(&row).copied()).collect())
             .collect();
-        own.wide = unrolled
-            .wide()
-            .filter_map(|(row, narrow, [beside, kept])| {
-                let whole = narrow.saturating_mul(2);
-                // On v6e XLA writes one array of them.
-                let own = match chip {
-                    Some(Chip::V6e) => Wide { whole, beside: 0, beside_kept: whole },
-                    _ => Wide { whole, beside: beside + narrow - whole, beside_kept: kept },
-                };
-                Some((*by_row.get(&row)?, own))
-            })
-            .collect();
+        for (row, whole, [beside, beside_kept]) in unrolled.wide() {
+            let Some(at) = by_row.get(&row).copied() else { continue };
+            // On v6e XLA writes one array of them.
+            let wide = match chip {
+                Some(Chip::V6e) => Wide { whole, beside: 0, beside_kept: whole },
+                _ => {
+                    let narrow = own.bytes[at as usize];
+                    let beside = beside.saturating_add(narrow).saturating_sub(whole);
+                    Wide { whole, beside, beside_kept }
+                }
+            };
+            own.wide.insert(at, wide);
+        }
         own.find_entering(module);
         let again = own.again(&[]);
         let layers: HashSet<u32, BuildMix> = again
@@ -184,12 +185,15 @@ impl SimulatedLayers {
             return None;
         }
         own.beyond = peak.checked_sub(as_is.most)?;
+        for fate in [Fate::Recomputed, Fate::Saved] {
+            own.program(module, Some(&vec![fate; own.members.len()]))?;
+        }
         Some(own)
     }
 
     /// What one outcome takes, in nodes that others visit.
     pub fn work(&self) -> usize {
-        WORK * self.opened.ops.len()
+        WORK * (self.opened.ops.len() + self.opened.reads())
     }
 
     fn is_forward(&self, at: u32) -> bool {
@@ -224,9 +228,9 @@ impl SimulatedLayers {
             let read = |of: &[bool]| op.reads.iter().any(|from| of[*from as usize]);
             let is_seed = self.sides[at] == Side::Forward && values.contains(&op.row);
             let is_value = !is_free && (is_seed || read(&self.is_value));
-            let is_made = op.opcode == Opcode::Parameter || read(&self.is_made);
+            let is_of_parameters = op.opcode == Opcode::Parameter || read(&self.is_of_parameters);
             self.is_value.push(is_value);
-            self.is_made.push(is_made);
+            self.is_of_parameters.push(is_of_parameters);
         }
     }
 
@@ -322,10 +326,17 @@ impl SimulatedLayers {
     fn find_entering(&mut self, module: &Module) {
         let again = self.again(&[]);
         let count = self.opened.ops.len() as u32;
-        let layers: HashSet<u32, BuildMix> = self.layers.iter().copied().flatten().collect();
-        if layers.len().saturating_mul(count as usize) > MOST_NEEDS {
+        // By layer: its bit in the sets below.
+        let mut bits: HashMap<u32, usize, BuildMix> = HashMap::default();
+        for layer in self.layers.iter().flatten() {
+            let next = bits.len();
+            bits.entry(*layer).or_insert(next);
+        }
+        if bits.len() > MOST_LAYERS {
             return;
         }
+        let words = bits.len().div_ceil(64);
+        let bit = |layer: u32| (bits[&layer] / 64, 1u64 << (bits[&layer] % 64));
         let is_handed =
             |at: &u32| self.is_boundary[*at as usize] && self.layers[*at as usize].is_some();
         let Some(last) = (0..count).rev().find(is_handed) else { return };
@@ -336,24 +347,28 @@ impl SimulatedLayers {
                 at == last || read.any(|from| is_behind_loss[*from as usize]);
         }
         // By operation: the layers whose barriers it waits for.
-        let mut needs: Vec<Vec<u32>> = Vec::with_capacity(count as usize);
+        let mut waits = vec![0u64; words * count as usize];
         for at in 0..count {
             let op = &self.opened.ops[at as usize];
-            let mut own: Vec<u32> = Vec::new();
-            if self.opened.is_live[at as usize] && !self.is_forward(at) {
-                for from in &op.reads {
-                    own.extend(&needs[*from as usize]);
-                    own.extend(
-                        self.layers[*from as usize].filter(|_| again.is_again[*from as usize]),
-                    );
-                }
-                // All of its own layer's backward part is behind the barrier.
-                let is_behind = self.sides[at as usize] == Side::Backward;
-                own.extend(self.layers[at as usize].filter(|_| is_behind));
-                own.sort_unstable();
-                own.dedup();
+            if !self.opened.is_live[at as usize] || self.is_forward(at) {
+                continue;
             }
-            needs.push(own);
+            let start = words * at as usize;
+            for from in op.reads.iter().map(|from| *from as usize) {
+                for word in 0..words {
+                    waits[start + word] |= waits[words * from + word];
+                }
+                if let Some(layer) = self.layers[from].filter(|_| again.is_again[from]) {
+                    let (word, bit) = bit(layer);
+                    waits[start + word] |= bit;
+                }
+            }
+            // All of its own layer's backward part is behind the barrier.
+            let is_behind = self.sides[at as usize] == Side::Backward;
+            if let Some(layer) = self.layers[at as usize].filter(|_| is_behind) {
+                let (word, bit) = bit(layer);
+                waits[start + word] |= bit;
+            }
         }
         let mut known: HashSet<(u32, u32), BuildMix> = HashSet::default();
         for at in (0..count).filter(|at| self.opened.is_live[*at as usize]) {
@@ -361,6 +376,7 @@ impl SimulatedLayers {
             if self.sides[at as usize] != Side::Backward {
                 continue;
             }
+            let (word, bit) = bit(layer);
             for from in &self.opened.ops[at as usize].reads {
                 let source = *from as usize;
                 let op = &self.opened.ops[source];
@@ -369,7 +385,7 @@ impl SimulatedLayers {
                     && self.layers[source] != Some(layer)
                     && is_behind_loss[source]
                     && is_large(module, op.shape)
-                    && !needs[source].contains(&layer);
+                    && waits[words * source + word] & bit == 0;
                 if enters && known.insert((layer, *from)) {
                     self.entering.entry(layer).or_default().push(*from);
                 }
@@ -378,7 +394,7 @@ impl SimulatedLayers {
     }
 }
 
-/// Whether nothing computes a value.
+/// Whether an operation is a parameter or a constant.
 fn is_given(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Parameter | Opcode::Constant)
 }

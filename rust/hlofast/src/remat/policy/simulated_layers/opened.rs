@@ -1,15 +1,17 @@
 //! The rows of an entry computation as the operations of a program that has not been scheduled: fusions of the forward
 //! pass are opened, and what XLA adds after scheduling is left out.
 
-use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use crate::ir::intern::BuildMix;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use crate::memory::{joins_in_place, only_slices};
-use crate::remat::policy::value::Value;
+use crate::remat::policy::value::{MOST_LEAVES, Value};
+use hashbrown::HashSet;
 use std::ops::Range;
 
 /// Limit on the operations: with so many, a search that tries as few policies as it may takes some seconds.
 const MOST: usize = 1 << 15;
 /// Limit on what they read.
-const MOST_READ: usize = 1 << 22;
+const MOST_READ: usize = 1 << 19;
 
 /// An operation: a row, a row inside of its fusion, or an element of its result.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Opened {
     pub root: Vec<u32>,
     /// How much more they may read.
     left: usize,
+    /// The computations in which asynchronous collectives start or end.
+    carriers: HashSet<ComputationId, BuildMix>,
 }
 
 impl Opened {
@@ -48,6 +52,7 @@ impl Opened {
             is_live: Vec::new(),
             root: Vec::new(),
             left: MOST_READ,
+            carriers: carriers(module),
         };
         let mut results: Vec<Value> = Vec::with_capacity(rows.len());
         for row in rows.clone().map(Row) {
@@ -62,9 +67,22 @@ impl Opened {
             results.push(own.result(module, row, row, &given, &opens)?);
         }
         let root = module.computation(module.entry()).root.checked_sub(rows.start)?;
-        results.get(root as usize)?.leaves(&mut own.root, &mut 0);
+        own.root = own.leaves(std::slice::from_ref(results.get(root as usize)?))?;
         own.find_live();
         Some(own)
+    }
+
+    /// Whether a fusion is opened. One that hands on a collective which has started carries it beside its own work.
+    fn is_opened(
+        &self,
+        module: &Module,
+        row: Row,
+        given: &[Value],
+        opens: &impl Fn(Row) -> bool,
+    ) -> bool {
+        let Some(called) = module.called(row, CallRole::Calls) else { return false };
+        let is_handle = |value: &Value| matches!(value, Value::Nothing);
+        opens(row) || given.iter().any(is_handle) || self.carriers.contains(&called)
     }
 
     fn push(&mut self, op: Op) -> Option<u32> {
@@ -92,13 +110,13 @@ impl Opened {
             Opcode::CopyStart => Value::many(vec![first(), first()]),
             Opcode::CopyDone => first().element(0),
             Opcode::AsyncStart if only_slices(module, row) => first(),
-            Opcode::AsyncDone
-            | Opcode::AllGatherDone
-            | Opcode::AllReduceDone
-            | Opcode::CollectivePermuteDone => match first() {
-                Value::Many(many) => many.elements.get(1).cloned().unwrap_or_default(),
-                own => own,
-            },
+            Opcode::AllReduceDone => first(),
+            Opcode::AsyncDone | Opcode::AllGatherDone | Opcode::CollectivePermuteDone => {
+                match first() {
+                    Value::Many(many) => many.elements.get(1).cloned().unwrap_or_default(),
+                    own => own,
+                }
+            }
             Opcode::CustomCall if joins_in_place(module, row) => first(),
             Opcode::CustomCall => match target(module, row) {
                 // The collective in it is that of the row in which it ends.
@@ -116,11 +134,11 @@ impl Opened {
                 }
                 _ => self.opaque(module, row, outer, given)?,
             },
-            // A fusion that hands on a collective which has started carries it beside its own work.
-            Opcode::Fusion if row == outer && (opens(row) || carries(module, row, given)) => {
+            Opcode::Fusion if row == outer && self.is_opened(module, row, given, opens) => {
                 let called = module.called(row, CallRole::Calls)?;
                 let computation = module.computation(called);
                 let rows = computation.rows();
+                self.left = self.left.checked_sub(rows.len())?;
                 let mut inner: Vec<Value> = Vec::with_capacity(rows.len());
                 for own in rows.clone().map(Row) {
                     let value = match module.opcode(own) {
@@ -153,24 +171,21 @@ impl Opened {
     /// A row that is not opened; it reads all leaves of its operands.
     fn opaque(&mut self, module: &Module, row: Row, outer: Row, given: &[Value]) -> Option<Value> {
         let (opcode, shape) = (module.opcode(row), module.shape(row));
-        let mut reads = Vec::new();
-        given.iter().for_each(|value| value.leaves(&mut reads, &mut 0));
-        self.left = self.left.checked_sub(reads.len() + given.len())?;
+        let reads = self.leaves(given)?;
         let whole = Op { outer, row, opcode, shape, reads, is_element: false };
         let own = self.push(whole.clone())?;
         let Some(parts) = module.shapes().tuple(shape) else { return Some(Value::One(own)) };
         let starts = matches!(
             opcode,
-            Opcode::AsyncStart
-                | Opcode::AllGatherStart
-                | Opcode::AllReduceStart
-                | Opcode::CollectivePermuteStart
+            Opcode::AsyncStart | Opcode::AllGatherStart | Opcode::CollectivePermuteStart
         );
         let mut all = Vec::with_capacity(parts.len());
         for (number, part) in parts.iter().enumerate() {
             all.push(match given.first() {
                 // The operand of what has started.
                 Some(first) if starts && number == 0 => first.clone(),
+                // Tuples in tuples are not followed.
+                _ if module.shapes().tuple(*part).is_some() => return None,
                 _ => {
                     let element =
                         Op { shape: *part, reads: vec![own], is_element: true, ..whole.clone() };
@@ -179,6 +194,19 @@ impl Opened {
             });
         }
         Some(Value::many(all))
+    }
+
+    /// The operations whose values these are; None if there are too many.
+    fn leaves(&mut self, of: &[Value]) -> Option<Vec<u32>> {
+        let (mut leaves, mut visits) = (Vec::new(), 0);
+        of.iter().for_each(|value| value.leaves(&mut leaves, &mut visits));
+        self.left = self.left.checked_sub(leaves.len() + of.len())?;
+        (visits < MOST_LEAVES).then_some(leaves)
+    }
+
+    /// How much all of them read.
+    pub fn reads(&self) -> usize {
+        MOST_READ - self.left
     }
 
     fn find_live(&mut self) {
@@ -200,14 +228,11 @@ fn target(module: &Module, row: Row) -> &[u8] {
     module.attribute_bytes(row, "custom_call_target").unwrap_or_default()
 }
 
-/// Whether a fusion starts or ends a collective, or hands on one that has started.
-fn carries(module: &Module, row: Row, given: &[Value]) -> bool {
-    let is_handle = |value: &Value| matches!(value, Value::Nothing);
-    let is_end = |own: Row| {
-        module.opcode(own) == Opcode::CustomCall
-            && target(module, own).starts_with(b"\"AsyncCollective")
+/// The computations in which asynchronous collectives start or end.
+fn carriers(module: &Module) -> HashSet<ComputationId, BuildMix> {
+    let is_end = |row: &Row| {
+        let is_call = module.opcode(*row) == Opcode::CustomCall;
+        is_call && target(module, *row).starts_with(b"\"AsyncCollective")
     };
-    let called = module.called(row, CallRole::Calls);
-    given.iter().any(is_handle)
-        || called.is_some_and(|id| module.computation(id).rows().map(Row).any(is_end))
+    module.rows().filter(is_end).map(|row| module.computation_of(row)).collect()
 }

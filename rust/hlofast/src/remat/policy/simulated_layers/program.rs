@@ -77,7 +77,7 @@ impl SimulatedLayers {
                 && self.layers[own].is_some()
                 && !self.is_boundary[own]
                 && !is_saved[own]
-                && (self.is_value[own] || self.is_made[own])
+                && (self.is_value[own] || self.is_of_parameters[own])
         };
         let mut is_read = vec![false; count];
         let mut open = Vec::new();
@@ -165,6 +165,14 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
+    /// Whether others can read the value of an operation that runs again: what a fusion makes of constants runs in each
+    /// row that needs it.
+    fn is_rerun(&self, at: u32) -> bool {
+        let (own, at) = (self.layers, at as usize);
+        let is_made = own.is_value[at] || own.is_of_parameters[at];
+        self.again.is_again[at] && own.layers[at].is_some() && is_made
+    }
+
     /// The form in which a reader takes the value of an operation.
     fn form(&self, at: u32, reader: Reader) -> Form {
         let own = self.layers;
@@ -178,7 +186,7 @@ impl Builder<'_> {
                 _ => Form::Own,
             };
         }
-        if self.again.is_again[at as usize] && reader.is_behind {
+        if self.is_rerun(at) && reader.is_behind {
             return Form::Again;
         }
         let is_kept = own.is_boundary[at as usize] || self.again.is_saved[at as usize];
@@ -238,12 +246,16 @@ impl Builder<'_> {
         for at in (0..count).filter(|at| self.again.is_again[*at as usize]) {
             self.copied.entry(ops[at as usize].outer).or_default().push(at);
         }
-        let copied: Vec<Vec<u32>> = self.copied.values().cloned().collect();
-        for inside in copied {
+        let mut copied: Vec<(Row, Vec<u32>)> =
+            self.copied.iter().map(|(row, inside)| (*row, inside.clone())).collect();
+        copied.sort_unstable_by_key(|(row, _)| *row);
+        for (row, inside) in copied {
             let reader = Reader { layer: self.layer_of(&inside), is_behind: true };
             for from in inside.iter().flat_map(|at| own.read_again(*at)) {
-                if !self.again.is_again[from as usize] {
-                    let form = self.form(from, reader);
+                let is_inside =
+                    ops[from as usize].outer == row && self.again.is_again[from as usize];
+                let form = self.form(from, reader);
+                if !is_inside && form != Form::Again {
                     keep(&mut self.kept, &mut is_kept, form, from);
                     open.push(from);
                 }
@@ -325,7 +337,7 @@ impl Builder<'_> {
                 let is_again = |user: &u32| {
                     self.again.is_again[*user as usize] && ops[*user as usize].outer != *row
                 };
-                self.again.is_read[**at as usize] || users.any(is_again)
+                self.is_rerun(**at) && (self.again.is_read[**at as usize] || users.any(is_again))
             };
             let values: Vec<u32> = inside.iter().filter(is_read).copied().collect();
             self.make(number, *row, &values, (Form::Again, &mut at_hand));
@@ -352,7 +364,9 @@ impl Builder<'_> {
         // What each row reads.
         for (row, values) in &made {
             let number = self.known[&Key::Row(*row)];
-            let reader = self.reader(values[0]);
+            let is_made = |at: &&u32| !is_given(ops[**at as usize].opcode);
+            let Some(first) = values.iter().find(is_made) else { continue };
+            let reader = self.reader(*first);
             for inner in self.inside(*row, values) {
                 for from in &ops[inner as usize].reads {
                     if ops[*from as usize].outer != *row || is_given(ops[*from as usize].opcode) {
@@ -368,7 +382,7 @@ impl Builder<'_> {
             let reader = Reader { layer, is_behind: true };
             let mut waits = false;
             for inner in inside {
-                for from in own.read_again(*inner).collect::<Vec<_>>() {
+                for from in own.read_again(*inner) {
                     if inside.binary_search(&from).is_ok() {
                         continue;
                     }
@@ -383,7 +397,7 @@ impl Builder<'_> {
                 self.read(number, barrier, None);
             }
         }
-        let root = self.push(Key::Root, Row(own.opened.ops.last()?.outer.0));
+        let root = self.push(Key::Root, own.opened.ops.last()?.outer);
         for at in &own.opened.root {
             let form = self.form(*at, self.reader(*at));
             let (row, value) = *at_hand.get(&(*at, form))?;

@@ -12,7 +12,7 @@ pub struct Sides {
     of: Vec<(Side, Option<u32>)>,
 }
 
-/// Whether a row does what the rows beside it are for.
+/// Whether a row moves what another row makes, so that it is on the side of that.
 fn moves(opcode: Opcode) -> bool {
     use Opcode::{
         AsyncDone, AsyncStart, AsyncUpdate, Bitcast, CollectivePermuteDone, CollectivePermuteStart,
