@@ -200,11 +200,6 @@ impl SimulatedLayers {
         self.sides[at as usize] == Side::Forward && !is_given(self.opened.ops[at as usize].opcode)
     }
 
-    fn is_saved(&self, fates: &[Fate]) -> HashSet<u32, BuildMix> {
-        let own = self.members.iter().zip(fates).filter(|(_, fate)| **fate != Fate::Recomputed);
-        own.flat_map(|(nodes, _)| nodes.iter().copied()).collect()
-    }
-
     /// The peak under a policy and the row that runs there; None if the policy gives no program.
     pub fn highest(&self, module: &Module, fates: &[Fate]) -> Option<(i64, Row)> {
         let lowest = self.lowest(module, Some(fates))?;

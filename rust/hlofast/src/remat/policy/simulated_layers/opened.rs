@@ -56,14 +56,7 @@ impl Opened {
         };
         let mut results: Vec<Value> = Vec::with_capacity(rows.len());
         for row in rows.clone().map(Row) {
-            let given: Vec<Value> = module
-                .operands(row)
-                .iter()
-                .map(|from| {
-                    let at = from.checked_sub(rows.start).map(|at| at as usize);
-                    at.and_then(|at| results.get(at)).cloned().unwrap_or_default()
-                })
-                .collect();
+            let given = given(module, row, (rows.start, &results));
             results.push(own.result(module, row, row, &given, &opens)?);
         }
         let root = module.computation(module.entry()).root.checked_sub(rows.start)?;
@@ -148,14 +141,7 @@ impl Opened {
                             number.and_then(|n| given.get(n)).cloned().unwrap_or_default()
                         }
                         _ => {
-                            let read: Vec<Value> = module
-                                .operands(own)
-                                .iter()
-                                .map(|from| {
-                                    let at = from.checked_sub(rows.start).map(|at| at as usize);
-                                    at.and_then(|at| inner.get(at)).cloned().unwrap_or_default()
-                                })
-                                .collect();
+                            let read = self::given(module, own, (rows.start, &inner));
                             self.result(module, own, outer, &read, opens)?
                         }
                     };
@@ -222,6 +208,12 @@ impl Opened {
             op.reads.iter().for_each(|from| self.users[*from as usize].push(at));
         }
     }
+}
+
+/// The operands of a row, if the rows of its computation from `first` have these results.
+fn given(module: &Module, row: Row, (first, results): (u32, &[Value])) -> Vec<Value> {
+    let read = |from: &u32| results.get(from.checked_sub(first)? as usize).cloned();
+    module.operands(row).iter().map(|from| read(from).unwrap_or_default()).collect()
 }
 
 fn target(module: &Module, row: Row) -> &[u8] {

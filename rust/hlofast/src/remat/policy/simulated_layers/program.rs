@@ -66,19 +66,23 @@ struct Reader {
 }
 
 impl SimulatedLayers {
+    /// Whether layers can compute a value again: it is theirs, no other layer has it, and nothing keeps it.
+    fn may_run(&self, at: u32, is_saved: &[bool]) -> bool {
+        let own = at as usize;
+        self.is_forward(at)
+            && self.layers[own].is_some()
+            && !self.is_boundary[own]
+            && !is_saved[own]
+            && (self.is_value[own] || self.is_of_parameters[own])
+    }
+
     /// What runs again if the savable values have these fates.
     pub(super) fn again(&self, fates: &[Fate]) -> Again {
         let count = self.opened.ops.len();
         let mut is_saved = vec![false; count];
-        self.is_saved(fates).into_iter().for_each(|at| is_saved[at as usize] = true);
-        let may_run = |at: u32| {
-            let own = at as usize;
-            self.is_forward(at)
-                && self.layers[own].is_some()
-                && !self.is_boundary[own]
-                && !is_saved[own]
-                && (self.is_value[own] || self.is_of_parameters[own])
-        };
+        let saved = self.members.iter().zip(fates).filter(|(_, fate)| **fate != Fate::Recomputed);
+        saved.flat_map(|(nodes, _)| nodes).for_each(|at| is_saved[*at as usize] = true);
+        let may_run = |at: u32| self.may_run(at, &is_saved);
         let mut is_read = vec![false; count];
         let mut open = Vec::new();
         for (at, op) in self.opened.ops.iter().enumerate() {
@@ -168,9 +172,7 @@ impl Builder<'_> {
     /// Whether others can read the value of an operation that runs again: what a fusion makes of constants runs in each
     /// row that needs it.
     fn is_rerun(&self, at: u32) -> bool {
-        let (own, at) = (self.layers, at as usize);
-        let is_made = own.is_value[at] || own.is_of_parameters[at];
-        self.again.is_again[at] && own.layers[at].is_some() && is_made
+        self.again.is_again[at as usize] && self.layers.may_run(at, &self.again.is_saved)
     }
 
     /// The form in which a reader takes the value of an operation.
