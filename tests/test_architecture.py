@@ -6,11 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-import pytest
-
 from conftest import CHECKOUT
-
-pytestmark = pytest.mark.once
 
 TOPS = (".ci", ".github", "benches", "docs", "python", "rust", "tests")
 SOURCES = ("rust/hlofast/src", "python/hlofast")

@@ -13,8 +13,6 @@ import pytest
 import hlofast
 from conftest import CHECKOUT
 
-pytestmark = pytest.mark.once
-
 
 def bench_module(name: str) -> ModuleType:
     """A file of `benches`, which is no package and needs no JAX for this."""

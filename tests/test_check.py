@@ -14,8 +14,6 @@ import hlofast
 from conftest import FIXTURES
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 SHARDED = FIXTURES / "sharded"
 OFFLOADED = SHARDED / "offload_v6e_256.txt.gz"
 SMALL = SHARDED / "decoder_cpu_2x4.txt.gz"

@@ -13,8 +13,6 @@ from conftest import FIXTURES, Seeds
 from decoders import decoder_configs
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 STAND_INS = FIXTURES / "stand_ins"
 RECORDS: dict[str, dict[str, Any]] = json.loads((STAND_INS / "stand_ins.json").read_text())
 COMPILED = {name: record for name, record in RECORDS.items() if "refused" not in record}

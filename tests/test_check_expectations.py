@@ -16,8 +16,6 @@ from conftest import FIXTURES
 from test_check import SMALL, program
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 
 class TestExpectations:
     @pytest.mark.parametrize(

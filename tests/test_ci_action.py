@@ -26,10 +26,7 @@ from hlofast.table import of_rows
 from test_cli import COMMAND, hlofast_command
 
 yaml = pytest.importorskip("yaml")
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(os.name != "posix", reason="the action runs bash"),
-]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the action runs bash")
 
 ACTION = CHECKOUT / ".github" / "actions" / "hlofast" / "action.yml"
 DOCUMENT = CHECKOUT / "docs" / "ci.md"

@@ -22,8 +22,6 @@ from conftest import A100_STEP, A100_TRACE, FIXTURES
 from hlofast import _text as output
 from hlofast.cli import VERBS, main
 
-pytestmark = pytest.mark.once
-
 NO_JSON = {"completion", "mcp", "schema"}
 """Verbs that print a script or a schema, or speak another protocol."""
 COMMAND = [sys.executable, "-P", "-m", "hlofast"]

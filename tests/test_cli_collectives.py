@@ -13,8 +13,6 @@ from hlofast._collectives import KEYS, MESH_SOURCES
 from test_cli import TWO_MODULES, document, hlofast_command
 from test_collectives import ADD, LOOP, LOOP_ENTRY, MEGASCALE, MODEL, SYNC, TRANSFERS
 
-pytestmark = pytest.mark.once
-
 MESH = ("--mesh", "data=2,model=4")
 LARGE = ("--mesh", "data=16,model=4")
 SCANNED = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"

@@ -9,8 +9,6 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 TRAINER = FIXTURES / "configs" / "trainer_rules.txt"
 
 

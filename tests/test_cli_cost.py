@@ -21,8 +21,6 @@ from test_cli import TWO_MODULES, document, hlofast_command
 from test_cost import DUMPS
 from test_cost_traps import BRANCHES, CONDITIONAL, LOOPED, NESTED, UNPRICED
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def write(tmp_path: Path) -> Any:

@@ -14,8 +14,6 @@ from renamed import renamed
 from test_cli import TWO_MODULES, document, hlofast_command
 from test_diff import PROGRAM, REPLACED, changed
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:

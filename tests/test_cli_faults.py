@@ -17,8 +17,6 @@ from hlofast._kinds import NO_DUMPS
 from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, main, results
 from test_cli import COMMAND, document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 POSIX = pytest.mark.skipif(os.name != "posix", reason="file descriptors of POSIX")
 HAS_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
 DUMPS = FIXTURES / "dump_folders" / "cpu"

@@ -8,8 +8,6 @@ import pytest
 import hlofast
 from test_cli import COMMAND, TWO_MODULES, document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:

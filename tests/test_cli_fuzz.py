@@ -17,8 +17,6 @@ from hlofast import devices
 from hlofast._check.declaration import PREDICTIONS
 from hlofast._check.expectations import BYTES, COUNTS, LIMITS, OF_COLLECTIVES
 
-pytestmark = pytest.mark.once
-
 TEXTS = st.sampled_from(
     [
         "",

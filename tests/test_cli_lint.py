@@ -13,8 +13,6 @@ from lint_programs import ADD
 from shown import check_one_source, codes, figures
 from test_cli import TWO_MODULES, document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 
 def write(path: Path, body: str) -> Path:
     path.write_text(f"HloModule m, num_partitions=4\n\n{ADD}\n\nENTRY e {{\n{body}\n}}\n")

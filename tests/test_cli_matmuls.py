@@ -13,8 +13,6 @@ from hlofast._matmuls import KEYS, to_depth
 from shown import check_one_source, figures
 from test_cli import TWO_MODULES, document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 
 def only(*arguments: str | Path) -> Any:
     (module,) = document("matmuls", *arguments)["results"]

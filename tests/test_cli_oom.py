@@ -13,8 +13,6 @@ from conftest import FIXTURES
 from shown import check_one_source, figures
 from test_cli import document, hlofast_command, validated
 
-pytestmark = pytest.mark.once
-
 GIVEN = FIXTURES / "messages" / "easydel166.txt"
 DUMP = FIXTURES / "dump_folders" / "tpu"
 

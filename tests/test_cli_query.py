@@ -18,7 +18,6 @@ from test_cli import document, hlofast_command, without_reader
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
-pytestmark = pytest.mark.once
 
 DUMPS = FIXTURES / "dump_folders" / "cpu"
 MODULES = "SELECT stage, flops, step, is_scheduled FROM modules ORDER BY path, line"

@@ -10,8 +10,6 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from test_cli import document, hlofast_command, validated
 
-pytestmark = pytest.mark.once
-
 SHARDED = FIXTURES / "sharded"
 MESH = ("--mesh", "data=2,model=4")
 KEPT = SHARDED / "norm_v4_named_after.txt.gz"

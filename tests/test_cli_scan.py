@@ -11,8 +11,6 @@ from dump_tree import Tree, grow, mixed_texts
 from hlofast.cli import main
 from test_cli import document, hlofast_command, without_reader
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:

@@ -10,8 +10,6 @@ from shown import check_one_source, codes, figures
 from test_cli import document, hlofast_command
 from test_time import OVERLAPPED
 
-pytestmark = pytest.mark.once
-
 DUMPS = Path(__file__).parent / "fixtures" / "dumps"
 
 

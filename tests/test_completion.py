@@ -11,8 +11,6 @@ from hlofast.cli import VERBS, parser_of
 from hlofast.cli.guide import PAGES
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:

@@ -13,8 +13,6 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from hlofast.config import Config, Enumeration, Opaque, PartitionSpec
 
-pytestmark = pytest.mark.once
-
 CONFIGS = sorted((FIXTURES / "configs").glob("*.txt"))
 
 SMALL = """\

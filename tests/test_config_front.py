@@ -5,8 +5,6 @@ import pytest
 import hlofast.config
 from hlofast import config
 
-pytestmark = pytest.mark.once
-
 FRONT = '''
 """A trainer whose configs have one number: the width of its only matmul."""
 

@@ -13,8 +13,6 @@ from conftest import FIXTURES, LONG
 from decoders import LAYER, decoder, on
 from hlofast.config import Config
 
-pytestmark = pytest.mark.once
-
 ENVY, QWEN = "envy-Switch-Base", "qwen3-30B-A3B-bs8m-seq8k"
 SIGMOID = "gala-sigmoid-7B-4k-hybridnorm-alibi-sp-rp"
 SPEECH = "conformer-l-rnnt"

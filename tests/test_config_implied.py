@@ -9,8 +9,6 @@ from conftest import FIXTURES
 from decoders import GB, LAYER, decoder, decoder_configs, on, paths
 from hlofast.config import Builder, Config
 
-pytestmark = pytest.mark.once
-
 RULES: list[tuple[str, int | None, int, float, float, float, float]] = [
     # Instance, devices, state; gradients, layer inputs, saved, offloaded in GB.
     ("tpu-v5litepod-256-4", None, 9_666_920_448, 3.222, 5.369, 0, 49.661),

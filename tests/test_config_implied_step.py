@@ -13,8 +13,6 @@ from decoders import LAYER, TOKENS, decoder, decoder_configs, on
 from hlofast.config import Config, StepMemory
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 
 class TestFlops:
     def test_seventy_billion(self, decoder_70b: Config) -> None:

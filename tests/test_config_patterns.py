@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from hlofast.config import Config
 
-pytestmark = pytest.mark.once
-
 TOKENS = st.sampled_from(
     r"a b - . ( | ) * + ? [ab] [^a] [a-c] []a] {2} {0,2} {,1} {1,} { } \d \w \s \D \W \S \. \- \Z"
     r" \A ^ $ \b (?: (?P<n> \n \x41 \u0042 \101 \t a 8".split(" ")

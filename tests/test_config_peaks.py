@@ -14,8 +14,6 @@ from test_benches import bench_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.once
-
 
 @cache
 def rows() -> list[dict[str, Any]]:

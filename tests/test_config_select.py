@@ -11,8 +11,6 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from hlofast.config import Config, ConfigError, EffectiveConfig, Instance, PartitionSpec
 
-pytestmark = pytest.mark.once
-
 LAYER = "model.decoder.transformer.layer"
 ATTENTION = f"{LAYER}.self_attention.attention"
 PATH = FIXTURES / "configs" / "trainer_rules.txt"

@@ -30,7 +30,6 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.once
 class TestCompiled:
     @pytest.mark.parametrize("is_read", [True, False])
     def test_the_peak(self, is_read: bool) -> None:

@@ -12,8 +12,6 @@ import hlofast
 from hlofast.config import Config, ConfigError, PartitionSpec
 from test_config import CONFIGS, SMALL, loads
 
-pytestmark = pytest.mark.once
-
 FAULTS = {
     "no colon": ("a: 1\nb 2\n", 2, 2, "missing-colon", "expected ': ' between a path and"),
     "no space": ("a:1", 1, 2, "missing-colon", "expected ': '"),

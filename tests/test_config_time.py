@@ -11,8 +11,6 @@ import hlofast
 from hlofast.config import Config, Verdict
 from test_config_implied import LAYER, decoder, decoder_configs, on
 
-pytestmark = pytest.mark.once
-
 POLICIES = "jax._src.ad_checkpoint."
 DEVICES = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "a100", "h100", "h200", "b200")
 

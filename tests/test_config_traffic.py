@@ -241,7 +241,6 @@ def compiled() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("held_out", [False, True])
 class TestAgainstTheCompiler:
     def own(self, *, held_out: bool) -> list[dict[str, Any]]:

@@ -9,8 +9,6 @@ from hlofast.config import Config, Enumeration
 from test_cli import hlofast_command
 from test_config_implied import LAYER, decoder, decoder_configs, on
 
-pytestmark = pytest.mark.once
-
 ATTENTION = f"{LAYER}.self_attention.attention"
 BIASES = "axlearn.common.attention_bias"
 TRANSFORMATION = "learner.forward_fn_transformation"

@@ -10,8 +10,6 @@ import pytest
 import hlofast
 from hlofast import devices
 
-pytestmark = pytest.mark.once
-
 ASKED = """
 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7 a100 h100 h200 b200 mi300x trainium2
 """.split()

@@ -8,8 +8,6 @@ import hlofast
 from conftest import FIXTURES
 from shown import codes, figures
 
-pytestmark = pytest.mark.once
-
 SMALL = FIXTURES / "stand_ins" / "small.txt.xz"
 
 

@@ -16,8 +16,6 @@ from dump_tree import MAX_TEXT_BYTES, Tree, grow, mixed_texts
 from hlofast.errors import WorkerError
 from test_scan_dataset import Rows, content
 
-pytestmark = pytest.mark.once
-
 
 def scan(tree: Tree, out: Path | None = None, **options: Any) -> hlofast.Scan:
     options = {"batch_bytes": 1, "workers": 1, "format": "jsonl", **options}

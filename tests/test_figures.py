@@ -16,8 +16,6 @@ from test_cli import document, hlofast_command
 from test_diff import DUMPS, modules_of
 from test_time import OVERLAPPED, toy
 
-pytestmark = pytest.mark.once
-
 MESH = hlofast.Mesh({"data": 2, "model": 4})
 AGAIN = "recomputed-collectives"
 

@@ -18,8 +18,6 @@ from hlofast.cli import VERBS, parser_of
 from hlofast.config._results import Described, Selected
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 GUIDE = CHECKOUT / "python" / "hlofast" / "guide"
 DOCUMENTS = [
     CHECKOUT / "README.md",

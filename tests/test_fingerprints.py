@@ -12,8 +12,6 @@ from test_cli import document, hlofast_command
 from test_cli_diff import counts, unmatched
 from test_diff import PROGRAM, REPLACED, changed
 
-pytestmark = pytest.mark.once
-
 STEP = "module_0007.jit_step.after_optimizations.txt"
 EVAL = "module_0009.jit_eval.after_optimizations.txt"
 SMALL = (

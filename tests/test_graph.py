@@ -14,8 +14,6 @@ from hlofast._graph import MOST_NODES
 from test_cli import document, hlofast_command
 from test_time import LOOP
 
-pytestmark = pytest.mark.once
-
 DUMPS = Path(__file__).parent / "fixtures" / "dumps"
 
 STRING = {"type": "string"}

@@ -21,8 +21,6 @@ from hlofast import cli
 from hlofast.cli import guide
 from test_cli import COMMAND, FakeTerminal, document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 SOURCES = CHECKOUT / "python" / "hlofast" / "guide"
 FIGURE = re.compile(r"`([+<>-]?\d[\d.,]* ?[%\w]{0,5}(?: exact)?|train\.py:\d+|\w+\[[\d,]+\])`")
 """A number, a source line or a shape in a sentence."""

@@ -15,8 +15,6 @@ from hlofast._history_find import HistoryFound
 from renamed import renamed
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 NAME = "module_0000.jit_train_step"
 
 

@@ -14,10 +14,7 @@ import pytest
 from hlofast import _core
 from hlofast.cli import VERBS, file_of, main
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(not hasattr(os, "wait4"), reason="signals and processes of POSIX"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "wait4"), reason="signals and processes of POSIX")
 
 COMMAND = [sys.executable, "-P", "-m", "hlofast"]
 LAYERS = 60_000

@@ -15,8 +15,6 @@ from conftest import CHECKOUT, FIXTURES
 sys.path.insert(0, str(CHECKOUT / "benches"))
 import advice_accuracy
 
-pytestmark = pytest.mark.once
-
 PLACES = {
     fault: (f"{name}.py", number)
     for name in ("planted_eleventh", "planted_optimizers", "planted_causes")

@@ -160,7 +160,6 @@ LOW = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("name", "codes", "kind"), advice_accuracy.MASKS)
 def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], kind: str) -> None:
     own = advice_accuracy.judge(name, codes, kind)
@@ -170,7 +169,6 @@ def test_promise_is_what_the_twin_measures(name: str, codes: tuple[str, ...], ki
     assert all(twin.of(code) == () for code in codes)
 
 
-@pytest.mark.once
 def test_masks_that_xla_may_not_merge_take_memory() -> None:
     # The default of `prevent_cse`, which the remedy sets to false.
     peaks = [
@@ -182,7 +180,6 @@ def test_masks_that_xla_may_not_merge_take_memory() -> None:
     assert advice_accuracy.module("dropped.fenced").lint().of("stacked-masks") == ()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", [own[0] for own in advice_accuracy.MASKS])
 def test_the_line_is_that_of_the_mask(name: str) -> None:
     [finding] = advice_accuracy.module(name).lint().of("stacked-masks")

@@ -16,8 +16,6 @@ import hlofast
 from conftest import FIXTURES
 from hlofast import Finding, Module
 
-pytestmark = pytest.mark.once
-
 FOLDER = FIXTURES / "planted"
 MODELS = (FIXTURES / "planted_models.py", FIXTURES / "planted_kinds.py")
 TWINS = {

@@ -18,8 +18,6 @@ from conftest import CHECKOUT, FIXTURES
 sys.path.insert(0, str(CHECKOUT / "benches"))
 import advice_accuracy
 
-pytestmark = pytest.mark.once
-
 SOURCES = [
     (FIXTURES / f"{name}.py").read_text().splitlines()
     for name in (

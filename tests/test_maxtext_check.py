@@ -10,8 +10,6 @@ from hlofast.config import EffectiveConfig
 from maxtext_files import RULES, newest, written
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 COMMON = ("max_target_length=2048", "attention=flash")
 RUNS = {
     "16b": ("v5e-256", "per_device_batch_size=6", "remat_policy=full", "global_parameter_scale=16"),

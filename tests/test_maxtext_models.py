@@ -5,8 +5,6 @@ import pytest
 from hlofast import config
 from maxtext_files import newest
 
-pytestmark = pytest.mark.once
-
 PUBLISHED = {
     # Elements of the safetensors files of the model's repository, as its card shows them, except:
     # [K] Keras Hub's preset; [R] elements counted in the files without scales (the card adds them).

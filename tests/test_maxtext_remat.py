@@ -6,8 +6,6 @@ from hlofast import config
 from maxtext_files import newest
 from test_cli import document
 
-pytestmark = pytest.mark.once
-
 DEEPSEEK = ("model_name=deepseek2-16b", "per_device_batch_size=4", "remat_policy=custom")
 MIXTRAL = ("model_name=mixtral-8x7b", "per_device_batch_size=1", "remat_policy=custom")
 TOKENS = 4 * 2048

@@ -9,8 +9,6 @@ from hlofast.config import ConfigError
 from maxtext_files import RULES, newest, written
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 PURE = {
     "mesh_axes": ["fsdp"],
     "data_sharding": [["fsdp"]],

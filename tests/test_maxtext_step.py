@@ -7,8 +7,6 @@ import pytest
 from conftest import FIXTURES
 from hlofast import config
 
-pytestmark = pytest.mark.once
-
 LLAMA = ("model_name=llama2-7b", "max_target_length=4096", "per_device_batch_size=2")
 
 

@@ -7,8 +7,6 @@ from hlofast.config.maxtext import _unmodelled
 from maxtext_files import newest
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 LLAMA = ("model_name=llama3.1-8b", "per_device_batch_size=1")
 MIXTRAL = ("model_name=mixtral-8x7b", "per_device_batch_size=1")
 DEEPSEEK = ("model_name=deepseek3-671b", "per_device_batch_size=1", "attention=dot_product")

@@ -13,8 +13,6 @@ from hlofast import config
 from hlofast.config import ConfigError, maxtext
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 BASE = """\
 model_name: "default"
 override_model_config: False

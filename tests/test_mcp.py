@@ -25,8 +25,6 @@ from hlofast._mcp.tools import MORE_DOC, TOOLS
 from hlofast._programs import programs as programs_of
 from mcp_client import DECODER, DUMP, GPU, LARGE, LOG, PROFILE, RUN, STEP, ask, filled
 
-pytestmark = pytest.mark.once
-
 assert compare  # Its tools are registered.
 V5E: dict[str, Any] = {"device": "tpu-v5e", "mesh": "data=2,model=4"}
 A100 = {"path": GPU, "device": "a100", "profile": PROFILE}

@@ -24,8 +24,6 @@ from mcp_client import DECODER, DUMP, GPU, LARGE, LOG, RUN, STEP, ask, filled
 from test_cli import COMMAND, hlofast_command
 from test_mcp import QUESTIONS, memory, plan
 
-pytestmark = pytest.mark.once
-
 assert compare  # Its tools are registered.
 
 

@@ -59,7 +59,6 @@ def rows() -> list[dict]:
     return [memory_accuracy.row_of(record) for record in PROGRAMS.values()]
 
 
-@pytest.mark.once
 class TestAccuracy:
     @pytest.mark.parametrize("half", ["all", "fitted", "held out"])
     def test_measures(self, rows: list[dict], half: str) -> None:

@@ -7,8 +7,6 @@ import pytest
 
 import hlofast
 
-pytestmark = pytest.mark.once
-
 REDUCE = """\
 HloModule step, num_partitions=8
 

@@ -14,8 +14,6 @@ import pytest
 
 import hlofast
 
-pytestmark = pytest.mark.once
-
 FOLDER = Path(__file__).parent / "fixtures" / "sharded"
 TRUTH = gzip.decompress((FOLDER / "truth.jsonl.gz").read_bytes())
 RECORDS = [json.loads(line) for line in TRUTH.splitlines()]

@@ -17,8 +17,6 @@ from hlofast import _text
 from hlofast._result import Result
 from hlofast.table import Table
 
-pytestmark = pytest.mark.once
-
 NOTEBOOK = CHECKOUT / "docs" / "notebook.ipynb"
 HOSTILE = """\
 HloModule hostile, is_scheduled=true

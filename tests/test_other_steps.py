@@ -10,8 +10,6 @@ import pytest
 import hlofast
 from conftest import FIXTURES
 
-pytestmark = pytest.mark.once
-
 WIDTH, HIDDEN, BATCH, DEVICES = 256, 1024, 512, 8
 
 

@@ -5,11 +5,7 @@ import importlib.resources
 import subprocess
 import sys
 
-import pytest
-
 import hlofast
-
-pytestmark = pytest.mark.once
 
 
 def modules_after(statement: str) -> set[str]:

@@ -19,8 +19,6 @@ from hlofast import cli
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
-pytestmark = pytest.mark.once
-
 ADDED = ("collectives", "payload", "wire_bytes")
 """The figures of what the partitioner adds."""
 SHARED = "held_gelu_v5e_16.none"

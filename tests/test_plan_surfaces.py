@@ -18,8 +18,6 @@ from hlofast import Policy, cli
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
-pytestmark = pytest.mark.once
-
 OPTIONS = {"device": "tpu-v5e", "hbm": "12GiB"}
 
 

@@ -9,8 +9,6 @@ import pytest
 
 import hlofast
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def module(train_step: Path) -> hlofast.Module:

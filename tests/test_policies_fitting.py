@@ -133,7 +133,6 @@ def _error(archive: str, text: str, policy: str) -> float:
     return own.peak / policy_texts.peaks()[program][policy] - 1
 
 
-@pytest.mark.once
 def test_notes_tell_the_errors_that_the_judge_finds() -> None:
     """The figures of the notes are those of `benches/policy_accuracy.py`."""
     every = [own for own in policy_accuracy.rows(policy_accuracy.lowered(None)) if own["peak"]]

@@ -13,8 +13,6 @@ from hlofast import cli
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def texts():

@@ -201,7 +201,6 @@ def test_the_section_of_the_page_says_what_is_missing(train_step: Path) -> None:
     assert "no measured times: no event of the profile names an instruction" in html
 
 
-@pytest.mark.once
 def test_rates_and_measured_times_in_a_browser(
     a100: hlofast.Module, browser: Browser, tmp_path: Path
 ) -> None:

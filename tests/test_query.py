@@ -17,7 +17,6 @@ from hlofast._scan.query import QueryError
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
-pytestmark = pytest.mark.once
 
 TABLES = ("programs", "files", "modules", "collectives", "matmuls", "buffers", "remat", "lint")
 FORMATS = ("parquet", "jsonl", "csv")

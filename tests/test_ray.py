@@ -21,7 +21,7 @@ from test_executors import rows
 from test_scan_dataset import content
 
 # Ray and what it imports warn of each other.
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")

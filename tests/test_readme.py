@@ -12,8 +12,6 @@ from conftest import CHECKOUT
 from hlofast.cli import VERBS, file_of
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 README = CHECKOUT / "README.md"
 COMMANDS = CHECKOUT / "docs" / "commands.md"
 PYTHON = CHECKOUT / "docs" / "python.md"

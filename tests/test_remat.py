@@ -11,8 +11,6 @@ import pytest
 import hlofast
 from conftest import FIXTURES, Seeds
 
-pytestmark = pytest.mark.once
-
 MEBIBYTE = 1 << 20
 
 

@@ -13,8 +13,6 @@ import hlofast
 from conftest import FIXTURES
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 MEBIBYTE = 1 << 20
 UNROLLED = FIXTURES / "sharded" / "mlp_unrolled_plain.txt.gz"
 REWRITES = FIXTURES / "rewrites"

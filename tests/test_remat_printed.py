@@ -21,8 +21,6 @@ sys.path.insert(0, str(FIXTURES))
 
 import make_printed_rewrites  # lies among the fixtures
 
-pytestmark = pytest.mark.once
-
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in make_printed_rewrites.RECORD.read_text().splitlines()
 ]

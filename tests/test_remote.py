@@ -31,7 +31,6 @@ from hlofast.cli import main
 from test_scan_dataset import Rows, content
 
 fsspec = pytest.importorskip("fsspec")
-pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="session")

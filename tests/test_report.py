@@ -19,8 +19,6 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 UNSCHEDULED = """\
 HloModule bare
 

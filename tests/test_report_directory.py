@@ -15,8 +15,6 @@ from test_cli import hlofast_command
 from test_report import UNSCHEDULED
 from test_report_page import SMALL
 
-pytestmark = pytest.mark.once
-
 
 def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) -> None:
     for host, text in (("host0", SMALL), ("host1", SMALL.replace("64,64", "32,32"))):

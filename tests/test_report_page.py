@@ -10,8 +10,6 @@ import hlofast
 from browser import Browser
 from hlofast._text import figure
 
-pytestmark = pytest.mark.once
-
 FIXTURES = Path(__file__).parent / "fixtures"
 MESH = "data=2,model=4"
 

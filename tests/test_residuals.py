@@ -22,8 +22,6 @@ sys.path.insert(0, str(FIXTURES))
 
 import residual_truth  # lies among the fixtures
 
-pytestmark = pytest.mark.once
-
 FOLDER = FIXTURES / "residuals"
 SPACES = {0: "device", 5: "host"}
 

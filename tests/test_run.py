@@ -4,11 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from conftest import CHECKOUT
-
-pytestmark = pytest.mark.once
 
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"

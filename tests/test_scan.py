@@ -14,8 +14,6 @@ import pytest
 import hlofast
 from dump_tree import MAX_TEXT_BYTES, Expected, Tree, grow, mixed_texts
 
-pytestmark = pytest.mark.once
-
 
 def scan(path: Path, out: Path | None = None, **options: Any) -> hlofast.Scan:
     options = {"workers": 2, "max_text_bytes": MAX_TEXT_BYTES, "format": "jsonl", **options}

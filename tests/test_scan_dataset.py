@@ -19,8 +19,6 @@ import hlofast
 from conftest import LONG
 from dump_tree import MAX_TEXT_BYTES, Tree, grow, mixed_texts
 
-pytestmark = pytest.mark.once
-
 Rows = dict[str, list[str]]
 
 

@@ -11,8 +11,6 @@ from conftest import FIXTURES
 from dump_tree import mixed_texts
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 FOLDERS = FIXTURES / "dump_folders"
 FIGURES = {
     "line",

@@ -15,8 +15,6 @@ import hlofast
 from conftest import CHECKOUT
 from hlofast.cli import VERBS, guide
 
-pytestmark = pytest.mark.once
-
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 
 

@@ -18,8 +18,6 @@ sys.path.insert(0, str(FIXTURES))
 
 import hlo_writer
 
-pytestmark = pytest.mark.once
-
 STAGE = FIXTURES / "seedlike" / "pipeline_stage.txt.gz"
 FACTS: dict[str, Any] = json.loads(
     (FIXTURES / "seedlike" / "pipeline_stage.facts.json").read_text()

@@ -12,8 +12,6 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from hlofast.config import Config, EffectiveConfig
 
-pytestmark = pytest.mark.once
-
 FOLDER = FIXTURES / "stand_ins"
 RECORDS: dict[str, Any] = json.loads((FOLDER / "stand_ins.json").read_text())
 FAITHFUL = [name for name, record in RECORDS.items() if record["mistake"] is None]

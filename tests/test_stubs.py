@@ -6,8 +6,6 @@ import pytest
 
 from stubs import STUBS, Documented
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize("path", STUBS, ids=lambda path: path.name)
 def test_docstrings_are_those_of_the_compiled_module(path: Path) -> None:

@@ -12,8 +12,6 @@ import hlofast
 from hlofast import devices
 from hlofast.devices import Device, Figure
 
-pytestmark = pytest.mark.once
-
 ADD = """
 %add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)

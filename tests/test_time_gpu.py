@@ -12,8 +12,6 @@ from hlofast import devices
 from hlofast.devices import Device, UnknownFigureError
 from test_benches import bench_module
 
-pytestmark = pytest.mark.once
-
 gpu_accuracy = bench_module("gpu_accuracy")
 time_accuracy = bench_module("time_accuracy")
 GPUS = [name for name in devices.names() if devices.get(name).backend == "gpu"]

@@ -8,8 +8,6 @@ import pytest
 import hlofast
 from test_cli import hlofast_command
 
-pytestmark = pytest.mark.once
-
 ESTIMATES = ("model", "roofline", "compiler")
 V5E, V5E_S8, H100 = 197e12, 393e12, 989e12
 

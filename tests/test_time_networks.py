@@ -8,8 +8,6 @@ import pytest
 import hlofast
 from hlofast import devices
 
-pytestmark = pytest.mark.once
-
 MIB = 2**20
 LATENCY = 1e-6
 LINK = {"tpu-v5e": 45e9, "tpu-v5p": 90e9}

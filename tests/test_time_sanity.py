@@ -9,8 +9,6 @@ import hlofast
 from hlofast import devices
 from hlofast.devices import Device, Figure
 
-pytestmark = pytest.mark.once
-
 FIXTURES = Path(__file__).parent / "fixtures"
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
 CHIPS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "a100", "h100", "mi300x", "trainium2")

@@ -8,8 +8,6 @@ import pytest
 import hlofast
 from conftest import Seeds
 
-pytestmark = pytest.mark.once
-
 
 def read(seeds: Seeds, number: str) -> hlofast.Module:
     (part,) = hlofast.find_modules(seeds.path(number).read_bytes())

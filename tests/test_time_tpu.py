@@ -10,8 +10,6 @@ import pytest
 import hlofast
 from test_benches import bench_module
 
-pytestmark = pytest.mark.once
-
 bench_module("gpu_accuracy")  # Which the next one imports.
 time_accuracy = bench_module("time_accuracy")
 PROGRAMS = time_accuracy.programs(time_accuracy.FIXTURES / "dumps")

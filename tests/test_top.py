@@ -16,8 +16,6 @@ import hlofast
 from conftest import FIXTURES
 from test_cli import document, hlofast_command
 
-pytestmark = pytest.mark.once
-
 HOSTILE = """\
 HloModule evil
 

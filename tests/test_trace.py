@@ -15,8 +15,6 @@ from test_cli import document, hlofast_command
 from test_time import LOOP, OVERLAPPED, toy
 from trace_files import TraceFile, check_nesting, read, read_json, read_pftrace
 
-pytestmark = pytest.mark.once
-
 DUMPS = Path(__file__).parent / "fixtures" / "dumps"
 CASES = sorted(DUMPS.glob("*_train_step*.txt.gz")) + [
     DUMPS / "cpu_scanned.after.txt.gz",

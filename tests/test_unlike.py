@@ -13,8 +13,6 @@ from conftest import FIXTURES
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
-pytestmark = pytest.mark.once
-
 
 @functools.cache
 def texts() -> dict[str, bytes]:

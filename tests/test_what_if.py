@@ -17,8 +17,6 @@ sys.path.insert(0, str(CHECKOUT / "benches"))
 
 import what_if_accuracy
 
-pytestmark = pytest.mark.once
-
 TEXT = """\
 HloModule step, is_scheduled=true, input_output_alias={ {1}: (0, {}, may-alias) }, num_partitions=4
 

@@ -13,8 +13,6 @@ sys.path.insert(0, str(CHECKOUT / "benches"))
 
 import what_if_accuracy
 
-pytestmark = pytest.mark.once
-
 ONE = """\
 HloModule one, is_scheduled=true, num_partitions=4
 

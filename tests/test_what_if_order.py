@@ -22,7 +22,7 @@ sys.path.insert(0, str(CHECKOUT / "benches"))
 
 import what_if_accuracy
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:some arrays have no layout")]
+pytestmark = pytest.mark.filterwarnings("ignore:some arrays have no layout")
 
 Steps = dict[int, tuple[dict[str, Any], hlofast.Module]]
 

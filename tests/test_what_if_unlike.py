@@ -18,7 +18,7 @@ import hlofast
 from conftest import FIXTURES
 from test_cli import hlofast_command, validated
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:some arrays have no layout")]
+pytestmark = pytest.mark.filterwarnings("ignore:some arrays have no layout")
 
 MESHES = {"stages": "stage=4,data=2"}
 Steps = dict[str, tuple[hlofast.Module, int]]

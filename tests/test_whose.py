@@ -7,8 +7,6 @@ import pytest
 import hlofast
 from conftest import FIXTURES
 
-pytestmark = pytest.mark.once
-
 SHARDED = sorted(
     path for path in (FIXTURES / "sharded").glob("*.txt.gz") if re.search("_v[456]|mlp_", path.name)
 )
