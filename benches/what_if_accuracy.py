@@ -183,7 +183,7 @@ def judge(
         result = module.what_if(**wanted, mesh=mesh)
     except ValueError as error:
         return row | {"refused": str(error)}
-    _, _, seconds, flops = figures(result.changed)
+    seconds, flops = result.changed.time().step_seconds, result.changed.cost().flops
     peak = result.figures["xla_peak"][1]
     sent = _what_if_wire.after(result)
     flops += result.moves_work

@@ -1,5 +1,6 @@
 """Shared by all Python tests: the seed documents, the rule for skips, the path of the package."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +130,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "seeds" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.seeds)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what exists by now, such as ten thousand tests, out of each search for cycles."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

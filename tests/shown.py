@@ -4,9 +4,7 @@ import json
 from html import escape
 from typing import Any
 
-import jsonschema
-
-import generated
+import schemas
 from hlofast._result import Result
 from hlofast._text import printable
 
@@ -25,7 +23,7 @@ def checked(verb: str, done: tuple[int, str, str], code: int = 0) -> Any:
     """The results in the JSON document that a command printed, which keeps to the verb's schema."""
     assert done[0] == code, done[2]
     whole = json.loads(done[1])
-    jsonschema.validate(whole, json.loads((generated.SCHEMAS / f"{verb}.json").read_text()))
+    schemas.check(verb, whole)
     return whole["results"]
 
 
@@ -38,11 +36,10 @@ def check_one_source(result: Result, printed: str) -> None:
     """The command prints what the result says of itself; JSON keeps to the schema; HTML is safe."""
     lines = [line for line in printed.rstrip().splitlines() if not line.startswith("file ")]
     assert [line.split() for line in lines] == [line.split() for line in str(result).splitlines()]
-    schema = json.loads((generated.SCHEMAS / f"{result.VERB}.json").read_text())
     whole = json.loads(result.to_json())
-    jsonschema.validate(whole, schema)
+    schemas.check(result.VERB, whole)
     every = result.to_dict(result.every_section())
-    jsonschema.validate({**whole, "results": [every]}, schema)
+    schemas.check(result.VERB, {**whole, "results": [every]})
     assert {fact.name for fact in result.facts} <= {field.name for field in result.FACTS}
     assert set(result.tables) == set(every["tables"])
     html = result._repr_html_()

@@ -18,6 +18,7 @@ import jsonschema
 import pytest
 
 import hlofast
+import schemas
 from conftest import A100_STEP, A100_TRACE, FIXTURES
 from hlofast import _text as output
 from hlofast.cli import VERBS, main
@@ -81,8 +82,7 @@ def document(*arguments: str | Path, **options: Any) -> Any:
 def validated(verb: str | Path, text: str) -> Any:
     """The JSON document of a verb, checked against the verb's schema."""
     printed = json.loads(text)
-    schema = importlib.resources.files("hlofast") / "schemas" / f"{verb}.json"
-    jsonschema.validate(printed, json.loads(schema.read_text()))
+    schemas.check(str(verb), printed)
     return printed
 
 
@@ -145,6 +145,12 @@ class TestProgram:
             schema = json.loads(text.read_text())
             jsonschema.Draft202012Validator.check_schema(schema)
             assert schema["properties"]["schema"] == {"const": f"hlofast.{verb}"}
+            results = schema["properties"]["results"]["items"]["properties"]
+            for table in results["tables"]["properties"].values():
+                rows = table["items"]
+                assert {"type", "properties", "required", "additionalProperties"} >= rows.keys()
+                for value in rows.get("properties", {}).values():
+                    assert value.keys() == {"type", "description"}
 
     def test_schemas_are_printed(self) -> None:
         names = hlofast_command("schema").stdout.split()

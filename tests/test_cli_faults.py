@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hlofast
 from conftest import A100_STEP, A100_TRACE, FIXTURES
+from hlofast import _json
 from hlofast import _text as output
 from hlofast._kinds import NO_DUMPS
 from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, main, results
@@ -274,6 +277,20 @@ class TestFiguresOfJson:
         for value in (float("inf"), float("nan")):
             with pytest.raises(ValueError, match="Out of range float values"):
                 results.print_json({"figure": value})
+
+    @given(
+        st.recursive(
+            st.none()
+            | st.booleans()
+            | st.integers()
+            | st.floats(allow_nan=False, allow_infinity=False)
+            | st.text(),
+            lambda own: st.lists(own) | st.dictionaries(st.text(), own) | st.tuples(own, own),
+        ),
+        st.sampled_from([None, 0, 1, 2]),
+    )
+    def test_documents_are_those_of_json(self, value: Any, indent: int | None) -> None:
+        assert _json.dumps(value, indent) == json.dumps(value, indent=indent)
 
     def test_finite(self) -> None:
         inf, nan = float("inf"), float("nan")

@@ -61,9 +61,15 @@ def test_recomputed_loops_hide_their_transfers():
     assert trips > 1 and policies.policy(BUILT_IN["nothing"]).recomputed_seconds < taken
 
 
-def test_steps_that_offload_wait_as_compiled():
+@pytest.fixture(scope="module")
+def steps():
+    """Step times under policies, beside the model on the compiled text, by kind of text."""
+    return policy_accuracy.steps()
+
+
+def test_steps_that_offload_wait_as_compiled(steps):
     """The judge moves values over the link to the host, as the model of policies does."""
-    known = policy_accuracy.steps()["scanned, to policies that offload"]
+    known = steps["scanned, to policies that offload"]
     errors = [abs(row["error"]) for row in known if row["text"] == "none"]
     assert len(errors) == 12
     assert statistics.median(errors) <= 0.1 and max(errors) <= 0.25
@@ -89,10 +95,9 @@ def test_layers_in_a_plain_loop_take_as_long_as_compiled():
         assert policies.as_compiled.step_seconds == pytest.approx(policies.step_seconds)
 
 
-def test_step_times_of_groups_are_those_of_compiled_programs():
+def test_step_times_of_groups_are_those_of_compiled_programs(steps):
     """The stacks of one group and of all groups are stored; checkpointed groups run again."""
-    rows = policy_accuracy.steps_of(policy_accuracy.in_groups())
-    errors = {row["program"]: row["error"] for row in rows}
+    errors = {row["program"]: row["error"] for row in steps["in groups"]}
     assert len(errors) == 12
     assert statistics.median(map(abs, errors.values())) <= 0.1
     assert max(map(abs, errors.values())) <= 0.3
@@ -108,9 +113,9 @@ def notes_of(module: hlofast.Module) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["scanned", "without scans"])
-def test_the_error_of_step_times_is_told(kind):
+def test_the_error_of_step_times_is_told(steps, kind):
     """The note has the figures of `benches/policy_accuracy.py` for the kind of the text."""
-    rows = [row for row in policy_accuracy.steps()[kind] if row["text"] == "none"]
+    rows = [row for row in steps[kind] if row["text"] == "none"]
     errors = [100 * abs(row["error"]) for row in rows]
     text = policy_accuracy.texts()[rows[0]["program"]]
     told = notes_of(hlofast.loads(text, device="tpu-v5e"))["policy-steps-error"]

@@ -53,22 +53,36 @@ def sorted_rows(table: hlofast.Table) -> list[str]:
     return sorted(str(row) for row in table)
 
 
+@pytest.fixture(scope="module")
+def expected(in_memory: hlofast.Scan) -> dict[str, tuple[list[str], list[str]]]:
+    """By table: the rows in memory, and the types that a query of them has."""
+    return {
+        table: (
+            sorted_rows(in_memory[table]),
+            in_memory.query(f"DESCRIBE {table}")["column_type"].tolist(),
+        )
+        for table in TABLES
+    }
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_query_sees_what_python_sees(
-    datasets: dict[str, Path], in_memory: hlofast.Scan, form: str
+    datasets: dict[str, Path],
+    in_memory: hlofast.Scan,
+    expected: dict[str, tuple[list[str], list[str]]],
+    form: str,
 ) -> None:
     opened = hlofast.open_dataset(datasets[form])
     assert opened.counts == in_memory.counts
     assert set(opened.tables) == set(in_memory.tables)
     for table in TABLES:
-        expected = sorted_rows(in_memory[table])
-        assert sorted_rows(opened[table]) == expected
+        rows, types = expected[table]
+        assert sorted_rows(opened[table]) == rows
         answer = opened.query(f"SELECT * FROM {table}")
         assert answer.columns == in_memory[table].columns
-        assert len(answer) == len(expected) > 0
+        assert len(answer) == len(rows) > 0
         # Flags come as they are in tables, and empty texts as well.
-        assert sorted_rows(answer) == expected
-        types = in_memory.query(f"DESCRIBE {table}")["column_type"].tolist()
+        assert sorted_rows(answer) == rows
         assert opened.query(f"DESCRIBE {table}")["column_type"].tolist() == types
 
 

@@ -107,6 +107,7 @@ def test_it_opens_from_disk(site: Path, browser: Any) -> None:
                 until="article",
                 viewport={"width": width, "height": 900},
                 color_scheme=theme,
+                is_alone=True,  # The theme is stored.
             )
             page = opened.page
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
@@ -117,7 +118,7 @@ def test_it_opens_from_disk(site: Path, browser: Any) -> None:
 
 
 def test_the_search_works_from_disk(site: Path, browser: Any) -> None:
-    opened = browser.open(site / "index.html", until="article")
+    opened = browser.open(site / "index.html", until="article", is_alone=True)
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("fragmentation")
     opened.page.wait_for_selector(".md-search-result__item")

@@ -335,14 +335,22 @@ def _figures_of(pairs: list[tuple[_Row, float, float]]) -> tuple[float, ...]:
     return len(pairs), whole, *sums, *errors, *close
 
 
-def _modelled(measured: Measured, device: Device, bound: str) -> list[float]:
-    """Modelled seconds in a step, by row, or by collective for `communication`; NaN if unknown."""
+def _modelled(
+    measured: Measured, device: Device, bound: str, places: Sequence[int] | None = None
+) -> list[float]:
+    """Modelled seconds in a step, by row, or by collective for `communication`; NaN if unknown.
+
+    With `places`, only of these rows or collectives.
+    """
     time = measured.module.time(device)
     if bound == "communication":
         table = time.collectives
         pairs = zip(table.values("seconds"), table.values("multiplicity"), strict=True)
-        return [math.nan if None in (own, times) else own * times for own, times in pairs]
-    rows = zip(time._data.column("seconds").tolist(), time._times(), strict=True)
+        every = [math.nan if None in (own, times) else own * times for own, times in pairs]
+        return every if places is None else [every[at] for at in places]
+    column = time._data.column("seconds")
+    seconds = (column if places is None else column.take(places)).tolist()
+    rows = zip(seconds, time._times(places), strict=True)
     return [own * (times or 0) for own, times in rows]
 
 
@@ -375,12 +383,12 @@ def _fit(
     measured: Measured, device: Device, name: str, rows: Sequence[_Row]
 ) -> tuple[Device, float]:
     """Returns `device` with the value of figure `name` that fits `rows` best, and what is left."""
+    places = [row.at for row in rows]
 
     def loss(device: Device) -> float:
-        modelled = _modelled(measured, device, _GOVERNS[name])
+        modelled = _modelled(measured, device, _GOVERNS[name], places)
         total = 0.0
-        for row in rows:
-            own = modelled[row.at]
+        for row, own in zip(rows, modelled, strict=True):
             if not own > 0:
                 return math.inf
             # One collective that waits for others would outweigh all the rest.

@@ -178,7 +178,7 @@ class Collectives(Result, Table):
         """Totals by `by` (one of `KEYS`, default axis), the collectives, and requested tables."""
         sections = [self._groups(by or "axis")]
         if by is None:
-            ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
+            ordered = self._ordered()
             shown = [name for name in _SHOWN if name in ordered]
             sections.append(
                 Section("collectives", "Collectives", ordered, shown, figure="total_wire_bytes")
@@ -197,6 +197,10 @@ class Collectives(Result, Table):
         if alpa:
             sections += self._alpa()
         return tuple(sections)
+
+    def _ordered(self) -> Table:
+        """The table `collectives`: most wire bytes first, with source places."""
+        return with_source(self).sort_by("total_wire_bytes", descending=True)
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including tables shown only on request."""

@@ -217,9 +217,9 @@ class Result:
 
     def to_json(self, *, indent: int | None = 1) -> str:
         """Returns the document that the command prints with `--json`."""
-        import json
+        from hlofast import _json
 
-        return json.dumps(document(self, [self.to_dict()], []), indent=indent, allow_nan=False)
+        return _json.dumps(document(self, [self.to_dict()], []), indent)
 
     def __str__(self) -> str:
         from io import StringIO

@@ -89,7 +89,7 @@ class Time(Result):
     """
 
     __slots__ = (
-        "_collectives", "_data", "_measured", "_mesh", "_step", "_utilization",
+        "_collectives", "_data", "_measured", "_mesh", "_step", "_unpriced_rows", "_utilization",
         "collective_model", "device", "estimates", "module",
     )  # fmt: skip
 
@@ -155,6 +155,7 @@ class Time(Result):
         self._step = data.step()
         self._utilization: Utilization | None = None
         self._collectives: Table | None = None
+        self._unpriced_rows: list[int] | None = None
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -255,8 +256,10 @@ class Time(Result):
         field = next(field for field in _SECONDS if field.name == name)
         return field.values(self._data.column(name))
 
-    def _times(self) -> list[int | None]:
-        return _MULTIPLICITY.values(self._data.column("multiplicity"))
+    def _times(self, rows: Sequence[int] | None = None) -> list[int | None]:
+        """Calls per step of all instructions, or of some."""
+        column = self._data.column("multiplicity")
+        return _MULTIPLICITY.values(column if rows is None else column.take(rows))
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -369,11 +372,14 @@ class Time(Result):
 
     def _unpriced(self) -> list[int]:
         """Rows of executed instructions of unknown work."""
-        unknown = _core.provenances.index("unknown")
-        provenance = self._data.column("provenance").tolist()
-        known = enumerate(zip(provenance, self._times(), strict=True))
-        # A count beyond 64 bits is None.
-        return [row for row, (how, times) in known if how == unknown and times != 0]
+        if self._unpriced_rows is None:
+            unknown = _core.provenances.index("unknown")
+            provenance = self._data.column("provenance").tolist()
+            known = enumerate(zip(provenance, self._times(), strict=True))
+            # A count beyond 64 bits is None.
+            own = [row for row, (how, times) in known if how == unknown and times != 0]
+            self._unpriced_rows = own
+        return self._unpriced_rows
 
     @property
     def unpriced(self) -> tuple[str, ...]:

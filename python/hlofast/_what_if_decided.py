@@ -314,7 +314,7 @@ class _Choices:
 
     def __init__(self, result: WhatIf) -> None:
         self.result = result
-        self.rows: list[dict[str, Any]] = list(result.module.collectives().tables["collectives"])
+        self.rows: list[dict[str, Any]] = list(result.module.collectives()._ordered())
         self.sent: dict[str, int | None] | None = None
         self.unsure, self.unattributed, self.lookups, self.is_quadratic = result._choices
         self.old: Mapping[str, int] = result.mesh.shape if result.mesh is not None else {}

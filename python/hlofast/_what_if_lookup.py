@@ -101,7 +101,7 @@ def find(result: WhatIf) -> Lookups | None:
         return None
     if any(old.shape[axis] == 1 < new.shape[axis] for axis in old.shape):
         return None  # Shardings do not name axes of one device.
-    rows = list(result.module.collectives().tables["collectives"])
+    rows = list(result.module.collectives()._ordered())
     if not any(of_lookup(row) and row["multiplicity"] == 1 for row in rows):
         return None
     found: Lookups | None = None
@@ -238,7 +238,7 @@ def _rows_of(made: Sequence[Made], mesh: Mesh) -> list[dict[str, Any]]:
     from hlofast._module import loads
     from hlofast._partition.made import as_text
 
-    table = loads(as_text(made)).with_context(mesh=mesh).collectives().tables["collectives"]
+    table = loads(as_text(made)).with_context(mesh=mesh).collectives()._ordered()
     found = {row["name"]: row for row in table}
     return [found[f"made.{at}"] for at in range(len(made))]
 
@@ -361,7 +361,7 @@ def _change(
     """Takes the collectives of lookups out of the changed text, and those after the change in."""
     before, after = (own.collectives for own in splits)
     removed: dict[str, int] = {}
-    changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
+    changed = {row["name"]: row for row in result.changed.collectives()._ordered()}
     for name in matched.whole:
         removed[name] = changed[name]["total_wire_bytes"] or 0
     for name, places in matched.parts.items():
@@ -496,7 +496,7 @@ def _sums_reach(module: Module, matched: _Matched) -> bool:
     none needs all of it, as the gradient of a norm does.
     """
     own = {*matched.whole, *matched.parts, *matched.cut}
-    table = module.collectives().tables["collectives"]
+    table = module.collectives()._ordered()
     kinds = {row["instruction"]: row for row in table if not of_lookup(row)}
     stack: list[Instruction] = []
     for row in table:

@@ -80,7 +80,7 @@ def _stages(result: WhatIf) -> tuple[str, int] | None:
         if len(own.axes) == 1 and own.size == devices.get(own.axes[0]):
             held.setdefault(own.axes[0], set()).update(names_of)
     staged = {axis for axis, own in held.items() if len(own) > len(parameters) / 2}
-    for row in result.module.collectives().tables["collectives"]:
+    for row in result.module.collectives()._ordered():
         is_passed = row["kind"] == "collective-permute" and "/while/" in (row["op_name"] or "")
         if is_passed and row["axes"] in staged:
             return row["axes"], devices[row["axes"]]

@@ -159,8 +159,8 @@ class Padding:
         module, old_mesh, new_mesh = result.module, result.mesh, result.new_mesh
         if old_mesh is None or new_mesh in (None, old_mesh):
             return
-        old_rows = list(result.module.collectives().tables["collectives"])
-        changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
+        old_rows = list(result.module.collectives()._ordered())
+        changed = {row["name"]: row for row in result.changed.collectives()._ordered()}
         after = dict(_scatters(result.changed, list(changed.values())))
         halos = [row for row in old_rows if is_halo(row)]
         parameters = {

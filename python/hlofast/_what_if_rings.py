@@ -89,8 +89,8 @@ class Rings:
         old, new = result.mesh, result.new_mesh
         if old is None or new in (None, old) or result.policy is not None:
             return
-        rows = list(result.module.collectives().tables["collectives"])
-        changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
+        rows = list(result.module.collectives()._ordered())
+        changed = {row["name"]: row for row in result.changed.collectives()._ordered()}
         for axis in old.shape:
             if old.shape[axis] > 1 and new.shape[axis] > 1:
                 own = [row for row in rows if row["axes"] == axis and row["name"] in changed]

@@ -48,7 +48,7 @@ def waiting(module: Module) -> int:
         callers = computation.callers
         own = callers[0] if len(callers) else None
     total = 0
-    for row in memory.tables["live"]:
+    for row in memory._alive(None).table:
         if row["class"] in _HELD or row["memory_space"]:
             continue
         value = module.instructions[row["instruction"]]

@@ -100,7 +100,7 @@ def _exchanged(result: WhatIf) -> Iterator[tuple[str | None, int]]:
     """
     changed, module, lookups = result.changed, result.module, result._lookups
     known = lookups.removed if lookups is not None else {}
-    for row in changed.collectives().tables["collectives"]:
+    for row in changed.collectives()._ordered():
         if row["kind"] != "all-to-all" or row["written_as"] != "all-to-all":
             continue
         if row["name"] in known:
@@ -148,7 +148,7 @@ def _open(result: WhatIf) -> tuple[dict[str | None, int], dict[str | None, set[s
     for axes, size in rings.sent.items():
         open_bytes[axes] = size
         reasons[axes] = {_what_if_decided.MATMUL}
-    for row in result.changed.collectives().tables["collectives"] if result.undecided else ():
+    for row in result.changed.collectives()._ordered() if result.undecided else ():
         reason = result.undecided.get(row["name"])
         if reason is not None:
             axes, size = row["axes"], row["total_wire_bytes"] or 0

@@ -345,9 +345,13 @@ def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | T
     is_real = is_real or any(isinstance(own, float) for own in values)
     missing = float("nan") if is_real else field.unknown
     values = [missing if value is None else value for value in values]
-    if not is_real:
+    try:
+        numbers = array("d" if is_real else kind or "q", values or [0])
+    except OverflowError:
+        if is_real:
+            raise
         values = [min(max(value, -_LARGEST - 1), _LARGEST) for value in values]
-    numbers = array("d" if is_real else kind or "q", values or [0])
+        numbers = array(kind or "q", values)
     return Column(memoryview(numbers)[: len(values)])
 
 

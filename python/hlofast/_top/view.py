@@ -227,7 +227,7 @@ def sheets(analyses: Analyses, contents: Contents) -> list[tuple[str, list[Sheet
 class Overview(Result):
     """The verdict, and every table of the view in its initial order."""
 
-    __slots__ = ("analyses", "contents")
+    __slots__ = ("_instructions", "_sections", "analyses", "contents")
 
     VERB = "top"
     FACTS = (
@@ -238,6 +238,8 @@ class Overview(Result):
     def __init__(self, analyses: Analyses, path: str | None = None) -> None:
         self.analyses = analyses
         self.contents = contents(analyses, path)
+        self._instructions = instructions(analyses)
+        self._sections: tuple[Section, ...] | None = None
 
     @property
     def title(self) -> str:
@@ -262,7 +264,7 @@ class Overview(Result):
     def notes(self) -> tuple[Note, ...]:
         """Assumptions behind the figures."""
         notes = [figure.said for figure in self.contents.figures]
-        notes.append(Note("instructions", instructions(self.analyses).note))
+        notes.append(Note("instructions", self._instructions.note))
         return tuple(notes)
 
     def sections(self) -> tuple[Section, ...]:
@@ -271,9 +273,11 @@ class Overview(Result):
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables."""
-        shown = [instructions(self.analyses)]
-        shown += [sheet for section in self.contents.sections for sheet in section.sheets]
-        return tuple(self._section(sheet) for sheet in shown)
+        if self._sections is None:
+            shown = [self._instructions]
+            shown += [sheet for section in self.contents.sections for sheet in section.sheets]
+            self._sections = tuple(self._section(sheet) for sheet in shown)
+        return self._sections
 
     def _section(self, sheet: Sheet) -> Section:
         rows = View(sheet, self.analyses.module).rows()

@@ -115,6 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
             if not machines:
                 inputs.complain(f"{_MACHINE}, or a MaxText config with compile_topology")
                 return USAGE
+            if arguments.like is not None:
+                _checked(arguments.like)
             for name, count, device in machines:
                 try:
                     plan = _plan(config, arguments, name, count, device)
@@ -204,6 +206,16 @@ def _plan(
         offloads=not arguments.no_offload,
         state_dtype=arguments.state_dtype,
     )
+
+
+def _checked(text: str) -> None:
+    """Raises `ChoiceError` for text that no plan takes, which need not be made then."""
+    from hlofast.config._plan_choice import ChoiceError, read_choice
+
+    try:
+        read_choice(text)
+    except ChoiceError as error:
+        raise ChoiceError(f"--like: {error}") from None
 
 
 def _liked(plan: Plan, text: str) -> Likened:

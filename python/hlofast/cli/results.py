@@ -93,10 +93,9 @@ def print_json(whole: dict[str, Any]) -> None:
 
     Raises `ValueError` for infinity and NaN, which JSON cannot represent.
     """
-    import json
+    from hlofast import _json
 
-    json.dump(whole, sys.stdout, indent=1, allow_nan=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(_json.dumps(whole) + "\n")
 
 
 def run_modules(
