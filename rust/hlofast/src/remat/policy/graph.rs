@@ -8,6 +8,7 @@
 mod combined;
 mod keys;
 mod loops;
+pub mod without;
 
 use super::products::{of_library, passes_on};
 pub use super::value::Value;

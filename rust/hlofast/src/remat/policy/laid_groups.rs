@@ -94,7 +94,7 @@ impl Layout<'_> {
             fore: span(&stacks, |stack| &stack.fore).unwrap_or_else(|| body.1.all.clone()),
             aft: span(&stacks, |stack| &stack.aft).unwrap_or_else(|| back.1.all.clone()),
         };
-        let mut scan = self.joined(pair, [body, back], stacks, all)?;
+        let mut scan = self.joined(pair, [body, back], stacks, (all, None))?;
         scan.group = Some(group);
         Some(scan)
     }

@@ -6,7 +6,7 @@ use super::late::Late;
 use super::layout::{Layout, stays};
 use super::named::loops_around;
 use super::pairs::trips_of;
-use super::recomputed::Recomputed;
+use super::recomputed::{Origin, Recomputed};
 use super::scans::{Read, Scan, Stack};
 use super::scores::products_of;
 use super::stacks::stacked;
@@ -35,18 +35,42 @@ impl Layout<'_> {
             let Some((bytes, live)) = held else { continue };
             stacks.insert(*element, Stack::new(body, node, *read_as, bytes, live));
         }
-        let (pair, stacks) = (around.pair, stacks.into_values().collect());
+        let (pair, mut stacks) = (around.pair, stacks.into_values().collect::<Vec<Stack>>());
         let trips = trips_of(self.cost, pair.forward)?;
-        self.joined([pair.forward, pair.backward], bodies, stacks, trips)
+        if stacks.is_empty() {
+            return None;
+        }
+        let given = self.residuals.remove(&pair.backward);
+        let mut residuals = given.as_ref().map(|_| Vec::new());
+        let steps = *bodies[0].1.all.start()..=*bodies[1].1.all.end();
+        let known = stacks.iter().zip(0usize..).map(|(own, at)| (own.node, at));
+        let known: HashMap<u32, usize, BuildMix> = known.collect();
+        for (node, element) in given.into_iter().flatten() {
+            if let Some(at) = known.get(&node) {
+                stacks[*at].read_as.push(element);
+                continue;
+            }
+            let layers = i64::try_from(trips).unwrap_or(i64::MAX);
+            let bytes = self.own_bytes(body, node).saturating_mul(layers);
+            self.add(steps.clone(), bytes);
+            stacks.push(Stack::new(body, node, element, bytes, steps.clone()));
+            residuals.iter_mut().for_each(|own| own.push(node));
+        }
+        residuals.iter_mut().for_each(|own| own.sort_unstable());
+        // XLA converts the weights of all layers before the loops, so they are in memory under any policy.
+        if !pair.is_of_groups() && !self.is_gpu() {
+            stacks.retain(|own| !own.is_weight);
+        }
+        self.joined([pair.forward, pair.backward], bodies, stacks, (trips, residuals))
     }
 
-    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers.
+    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers, with the `residuals` of the scan.
     pub fn joined(
         &mut self,
         [forward, backward]: [Row; 2],
         [(mut body, body_steps), (mut back, back_steps)]: [Laid; 2],
         mut stacks: Vec<Stack>,
-        trips: u64,
+        (trips, residuals): (u64, Option<Vec<u32>>),
     ) -> Option<Scan> {
         let module = self.module;
         if stacks.is_empty() {
@@ -59,7 +83,9 @@ impl Layout<'_> {
         }
         let use_of = |node: usize| back_steps.of_use(&back, node as u32);
         let loops = loops_around(module, backward);
-        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true, loops));
+        let origin = if residuals.is_some() { Origin::Opened } else { Origin::Laid };
+        let mut recomputed =
+            Recomputed::new(module, use_of, &mut body, &back, (&[], origin, loops));
         let body_id = module.called(forward, CallRole::Body)?;
         body.keep_passing(self.cost, body_id, |body, node| self.bytes_of_shape(body, node));
         for node in 0..back.nodes.len() as u32 {
@@ -127,6 +153,7 @@ impl Layout<'_> {
             is_in_rings: false,
             handed_on: Vec::new(),
             widened: body_steps.widened,
+            residuals,
         })
     }
 }

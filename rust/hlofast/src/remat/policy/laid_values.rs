@@ -3,11 +3,13 @@
 
 use super::chip::Chip;
 use super::graph::Graph;
+use super::laid_groups::{Around, Laid};
 use super::layout::{Layout, Steps, stays};
 use super::run_order::{Transfers, gathered_weights, is_in_place};
 use super::scans::is_heavy;
 use super::softmax::{MOST_KEYS, reduced};
 use super::spread::Spread;
+use super::stacks::{stacked, weight_of};
 use super::widened::Widened;
 use crate::ir::Opcode;
 use crate::ir::intern::BuildMix;
@@ -60,6 +62,34 @@ impl Layout<'_> {
         for (first, last, bytes) in held.into_values() {
             self.add(first..=last, bytes);
         }
+    }
+
+    /// Adds the bytes of weights that the forward body of a pair of loops slices and converts for its products: XLA
+    /// takes the conversion of the whole array out of both loops. Where the forward loop stacks the converted weights
+    /// for the backward one, they are in memory already.
+    pub fn hold_narrowed(&mut self, around: &Around<'_>, [fore, back]: [&Laid; 2]) {
+        let (graph, body) = (around.graph, &fore.0);
+        let state = graph.states.get(&around.whole).map_or(&[][..], Vec::as_slice);
+        let elements = 0..state.len() as u32;
+        let stacks: HashSet<u32, BuildMix> =
+            elements.filter_map(|own| stacked(body, own)).collect();
+        let mut narrowed: BTreeMap<u32, i64> = BTreeMap::new();
+        for (node, own) in (0u32..).zip(&body.nodes) {
+            let Some(wide) = body.operands(node).first().copied() else { continue };
+            let is_narrowed =
+                own.opcode == Opcode::Convert && self.bits(body, node) < self.bits(body, wide);
+            if !is_narrowed || stacks.contains(&node) {
+                continue;
+            }
+            let element = weight_of(body, node).and_then(|leaf| body.nodes[leaf as usize].element);
+            let weight = element.and_then(|own| state.get(own as usize)?.node());
+            if let Some(weight) = weight {
+                let bytes = self.own_bytes(graph, weight) / self.bits(graph, weight);
+                narrowed.insert(weight, bytes.saturating_mul(self.bits(body, node)));
+            }
+        }
+        let steps = *fore.1.all.start()..=*back.1.all.end();
+        narrowed.into_values().for_each(|bytes| self.add(steps.clone(), bytes));
     }
 
     /// Whether products read weights of a body in a narrower type than the body gets them in.

@@ -139,6 +139,9 @@ pub struct Layout<'a> {
     /// By loop: bytes of the values that it stacks, by element of its state.
     stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
     pub scans: Vec<Scan>,
+    /// By backward loop of checkpointed layers: the values of the forward body that it gets in the layout, with the
+    /// elements of its state (`laid_checkpoints.rs`).
+    pub residuals: HashMap<Row, Vec<(u32, u32)>, BuildMix>,
     /// Whether gradients of weights wait until the end of a layer, if they may.
     pub wait: bool,
     may_wait: bool,
@@ -172,6 +175,7 @@ impl<'a> Layout<'a> {
             changed: HashMap::default(),
             stacked: HashMap::default(),
             scans: Vec::new(),
+            residuals: HashMap::default(),
             wait: true,
             may_wait: false,
             early: Vec::new(),
@@ -337,6 +341,9 @@ impl Layout<'_> {
             }
             let bodies = [pair.forward, pair.backward].map(|row| self.bodies.remove(&row));
             if let [Some(body), Some(back)] = bodies {
+                if !pair.is_of_groups() && !self.is_gpu() {
+                    self.hold_narrowed(&around, [&body, &back]);
+                }
                 let scan = self.between(&around, &pair.read, [body, back]);
                 self.scans.extend(scan.map(|scan| Scan { is_again: pair.is_again, ..scan }));
             }
@@ -444,7 +451,8 @@ impl Layout<'_> {
             }
             Some(_) => return None,
             None => {
-                let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
+                let own = Graph::new(self.module, body, &[], &mut self.budget)?;
+                let mut graph = self.opened(graph, node, own);
                 self.mark_transfers(&mut graph);
                 let own = shared(self.module, &graph, self.is_gpu(), |_, _, _| true);
                 graph.shared.extend(own);
@@ -485,6 +493,12 @@ impl Layout<'_> {
         let bytes = self.stacked.get(&row)?.get(graph.indices.get(&part)?)?;
         let trips = trips_of(self.cost, row).and_then(|trips| i64::try_from(trips).ok())?;
         Some(bytes.saturating_mul(trips))
+    }
+
+    /// The forward loop of a pair whose layers are in no groups.
+    pub fn forward_of(&self, backward: Row) -> Option<Row> {
+        let pair = self.places.pairs.iter().find(|own| own.backward == backward)?;
+        (!pair.is_of_groups()).then_some(pair.forward)
     }
 
     /// Whether a loop is the backward loop of a pair, or of layers in it: not one that runs forward again.

@@ -30,6 +30,7 @@ mod hosted;
 mod inner;
 mod iterations;
 mod kernels;
+mod laid_checkpoints;
 mod laid_groups;
 mod laid_layers;
 mod laid_loops;
@@ -306,12 +307,26 @@ impl Policies {
     /// Those of scans of a module that is not scheduled.
     fn of_laid(module: &Module, laid: LaidScans, local: &Local, chip: Option<Chip>) -> Self {
         let LaidScans { scans, timeline, early, .. } = laid;
-        let savable = find_savable(module, &scans, &[]);
+        let mut savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
         let fixed =
             with_scores(fixed, module, &scans, &timeline, Some(local), (chip, OrderOf::Text));
-        Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) }
+        let is_own = |value: &Savable| {
+            value.kind == SavableKind::Input || !scans[value.scan as usize].is_residual(value.node)
+        };
+        savable.iter_mut().for_each(|value| value.is_kept &= is_own(value));
+        let mut own = Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) };
+        if let Some(fates) = own.fates_in_text() {
+            own.peak = own.highest(Some(&fates), false).0;
+        }
+        own
+    }
+
+    /// The fates of the savable values in the text, if its layers are laid out as if they were not checkpointed; None
+    /// where the timeline is that of the text.
+    fn fates_in_text(&self) -> Option<Vec<Fate>> {
+        self.scans.iter().any(|scan| scan.residuals.is_some()).then(|| self.as_is())
     }
 
     /// Whether policies of both can save the same values.
@@ -330,7 +345,7 @@ impl Policies {
     /// orders are then so close that the model cannot tell which is taken, and gradients wait.
     fn listed_before(mut self, list: Self) -> Self {
         if list.has_values_of(&self) {
-            let (most, _, counted) = list.highest(None, true);
+            let (most, _, counted) = list.highest(self.fates_in_text().as_deref(), true);
             if counted <= self.peak {
                 self.peak = most;
             }
@@ -382,7 +397,7 @@ impl Policies {
 
     /// Bytes that the step as it is keeps from forward to backward loops, apart from weights.
     pub fn kept(&self) -> i64 {
-        let stacks = self.scans.iter().flat_map(|scan| &scan.stacks);
+        let stacks = self.scans.iter().flat_map(Scan::stacks_of_text);
         let bytes = stacks.filter(|stack| !stack.is_weight).map(|stack| stack.bytes);
         let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::kept);
         bytes.fold(unrolled, i64::saturating_add)
@@ -392,7 +407,7 @@ impl Policies {
     pub fn is_checkpointed(&self) -> bool {
         let unrolled = self.unrolled.as_ref();
         unrolled.is_some_and(Unrolled::is_checkpointed)
-            || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
+            || self.scans.iter().any(Scan::is_checkpointed)
     }
 
     /// What the scans run over. It is layers if one of them runs over layers, and without scans.

@@ -33,6 +33,13 @@ pub struct Pair {
     pub is_again: bool,
 }
 
+impl Pair {
+    /// Whether the loops run over groups of layers, or the forward loop over the layers of a group once more.
+    pub fn is_of_groups(&self) -> bool {
+        self.is_again || !self.inner.iter().all(Vec::is_empty)
+    }
+}
+
 /// The loops of a module and what contains them.
 #[derive(Default)]
 pub struct Places {

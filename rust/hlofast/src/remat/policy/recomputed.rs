@@ -28,6 +28,17 @@ const LEAST: i64 = 1024;
 /// Components of operation names that tell values apart.
 pub const COMPONENTS: usize = 3;
 
+/// Where a backward body is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A scheduled text.
+    Scheduled,
+    /// A text that is not scheduled.
+    Laid,
+    /// The same without what it recomputes (`laid_checkpoints.rs`).
+    Opened,
+}
+
 /// What a backward body recomputes.
 #[derive(Debug, Default)]
 pub struct Recomputed {
@@ -62,21 +73,24 @@ pub struct Recomputed {
 impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
     /// products get the bytes of the program's values. `step_of` gives the step at which a node of the
-    /// backward body runs, or is used last if it is cheap. Names tell whether the layers are checkpointed; in an `unoptimised` text
-    /// products that gradients do not change tell it too. `sizes` are the bytes of shapes, `loops` the loops
+    /// backward body runs, or is used last if it is cheap. Names tell whether the layers are checkpointed; before
+    /// optimisation products that gradients do not change tell it too. `sizes` are the bytes of shapes, `loops` the loops
     /// around the body in names.
     pub fn new(
         module: &Module,
         step_of: impl Fn(usize) -> u32,
         body: &mut Graph,
         back: &Graph,
-        (sizes, unoptimised, loops): (&[i64], bool, usize),
+        (sizes, origin, loops): (&[i64], Origin, usize),
     ) -> Self {
         let is_again = again(module, back, loops);
         let products = Products::new(module, body);
         body.wider = products.wider(module, body);
-        let is_checkpointed =
-            is_checkpointed(module, back, loops) || unoptimised && runs_again(back, &is_again);
+        let is_checkpointed = match origin {
+            Origin::Scheduled => is_checkpointed(module, back, loops),
+            Origin::Laid => is_checkpointed(module, back, loops) || runs_again(back, &is_again),
+            Origin::Opened => false,
+        };
         let twin = match is_checkpointed {
             true => twins(module, body, &products, back, &is_again),
             false => vec![None; back.nodes.len()],
@@ -237,14 +251,14 @@ fn is_fixed(module: &Module, body: &Graph) -> Vec<bool> {
 
 /// Whether a backward body computes products of the forward pass: not in a loop in the layer, which may be
 /// checkpointed itself.
-fn runs_again(back: &Graph, is_again: &[bool]) -> bool {
+pub fn runs_again(back: &Graph, is_again: &[bool]) -> bool {
     (0u32..).zip(&back.nodes).zip(is_again).any(|((number, node), is_again)| {
         *is_again && node.opcode.is_matmul() && !back.within.contains_key(&number)
     })
 }
 
 /// By node of a backward body: whether it is part of the forward pass.
-fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
+pub fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
     for (number, node) in (0u32..).zip(&back.nodes) {
         let is_own = if node.element.is_some() {
@@ -262,7 +276,7 @@ fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
 }
 
 /// Whether an element of the state is one integer.
-fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
+pub fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
     let array = module.shapes().array(graph.nodes[node as usize].shape);
     array.is_some_and(|array| {
         let is_integer = matches!(array.element_type, ElementType::S32 | ElementType::U32);

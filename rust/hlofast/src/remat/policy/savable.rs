@@ -159,10 +159,10 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
 fn arguments(scan: &Scan, sizes: &[i64]) -> Vec<bool> {
     let body = &scan.body;
     let mut is_argument = vec![false; body.nodes.len()];
-    if !scan.recomputed.is_checkpointed {
+    if !scan.is_checkpointed() {
         return is_argument;
     }
-    let stacks = || scan.stacks.iter().filter(|stack| !stack.is_weight);
+    let stacks = || scan.stacks_of_text().filter(|stack| !stack.is_weight);
     let mut is_stacked = vec![false; body.nodes.len()];
     stacks().for_each(|stack| is_stacked[stack.node as usize] = true);
     // By node: the first and the last of the inputs, none of them kept, from which cheap work makes it.

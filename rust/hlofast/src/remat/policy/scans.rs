@@ -9,7 +9,7 @@ use super::late::{Late, is_in_rings};
 use super::loaded::readers;
 use super::named::loops_around;
 use super::pairs::{most_read, trips_of};
-use super::recomputed::Recomputed;
+use super::recomputed::{Origin, Recomputed};
 use super::stacks::handed_on;
 pub use super::stacks::{Read, Stack};
 use super::stacks::{is_unchanged, stacked, written_by};
@@ -79,9 +79,27 @@ pub struct Scan {
     pub handed_on: Vec<RangeInclusive<u32>>,
     /// The products that the forward body writes in a wider type.
     pub widened: Vec<Widened>,
+    /// If checkpointed layers are laid out as if they were not (`laid_checkpoints.rs`): the nodes of the forward body
+    /// that have stacks here and none in the text, ascending.
+    pub residuals: Option<Vec<u32>>,
 }
 
 impl Scan {
+    /// Whether layers are under `jax.checkpoint` in the text.
+    pub fn is_checkpointed(&self) -> bool {
+        self.recomputed.is_checkpointed || self.residuals.is_some()
+    }
+
+    /// The stacks that the text has.
+    pub fn stacks_of_text(&self) -> impl Iterator<Item = &Stack> {
+        self.stacks.iter().filter(|own| !self.is_residual(own.node))
+    }
+
+    /// Whether the scan has a stack of a node, and the text has not.
+    pub fn is_residual(&self, node: u32) -> bool {
+        self.residuals.as_ref().is_some_and(|own| own.binary_search(&node).is_ok())
+    }
+
     /// The forward and the backward loop that run over all layers.
     pub fn outer(&self) -> [Row; 2] {
         self.group.as_ref().map_or([self.forward, self.backward], |group| group.outer)
@@ -382,8 +400,13 @@ impl Finder<'_> {
         let end = *back_steps.end();
         let step_of = |node: usize| self.memory.step_of(back.nodes[node].outer).unwrap_or(end);
         let loops = loops_around(module, backward);
-        let mut recomputed =
-            Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false, loops));
+        let mut recomputed = Recomputed::new(
+            module,
+            step_of,
+            &mut body,
+            &back,
+            (self.sizes, Origin::Scheduled, loops),
+        );
         body.keep_passing(self.cost, body_id, |body, node| {
             let shape = body.nodes[node as usize].shape;
             self.sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
@@ -445,6 +468,7 @@ impl Finder<'_> {
             late,
             is_in_rings,
             widened,
+            residuals: None,
         })
     }
 
