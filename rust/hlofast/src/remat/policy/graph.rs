@@ -6,7 +6,7 @@
 //! row of the text.
 
 mod combined;
-mod keys;
+pub mod keys;
 mod loops;
 pub mod without;
 

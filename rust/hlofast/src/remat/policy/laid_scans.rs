@@ -37,6 +37,10 @@ impl Layout<'_> {
         }
         let (pair, mut stacks) = (around.pair, stacks.into_values().collect::<Vec<Stack>>());
         let trips = trips_of(self.cost, pair.forward)?;
+        // XLA converts the weights of all layers before the loops, so they are in memory under any policy.
+        if !pair.is_of_groups() && !self.is_gpu() && stacks.iter().any(|own| !own.is_weight) {
+            stacks.retain(|own| !own.is_weight);
+        }
         if stacks.is_empty() {
             return None;
         }
@@ -57,14 +61,11 @@ impl Layout<'_> {
             residuals.iter_mut().for_each(|own| own.push(node));
         }
         residuals.iter_mut().for_each(|own| own.sort_unstable());
-        // XLA converts the weights of all layers before the loops, so they are in memory under any policy.
-        if !pair.is_of_groups() && !self.is_gpu() {
-            stacks.retain(|own| !own.is_weight);
-        }
         self.joined([pair.forward, pair.backward], bodies, stacks, (trips, residuals))
     }
 
-    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers, with the `residuals` of the scan.
+    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers.
+    /// `residuals` are those of [`Scan`].
     pub fn joined(
         &mut self,
         [forward, backward]: [Row; 2],

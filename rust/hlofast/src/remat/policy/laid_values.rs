@@ -9,7 +9,7 @@ use super::run_order::{Transfers, gathered_weights, is_in_place};
 use super::scans::is_heavy;
 use super::softmax::{MOST_KEYS, reduced};
 use super::spread::Spread;
-use super::stacks::{stacked, weight_of};
+use super::stacks::{is_unchanged, stacked};
 use super::widened::Widened;
 use crate::ir::Opcode;
 use crate::ir::intern::BuildMix;
@@ -64,28 +64,33 @@ impl Layout<'_> {
         }
     }
 
-    /// Adds the bytes of weights that the forward body of a pair of loops slices and converts for its products: XLA
-    /// takes the conversion of the whole array out of both loops. Where the forward loop stacks the converted weights
-    /// for the backward one, they are in memory already.
+    /// Adds the bytes of weights that the forward body of a pair of loops converts to a narrower type: XLA takes the
+    /// conversion of the whole array out of both loops. Where the forward loop stacks the converted weights for the
+    /// backward one, they are in memory already.
     pub fn hold_narrowed(&mut self, around: &Around<'_>, [fore, back]: [&Laid; 2]) {
         let (graph, body) = (around.graph, &fore.0);
         let state = graph.states.get(&around.whole).map_or(&[][..], Vec::as_slice);
         let elements = 0..state.len() as u32;
         let stacks: HashSet<u32, BuildMix> =
             elements.filter_map(|own| stacked(body, own)).collect();
-        let mut narrowed: BTreeMap<u32, i64> = BTreeMap::new();
+        // By weight and bits: bytes.
+        let mut narrowed: BTreeMap<(u32, i64), i64> = BTreeMap::new();
+        // By node: the element of which it is a part.
+        let mut weights: Vec<Option<u32>> = Vec::with_capacity(body.nodes.len());
         for (node, own) in (0u32..).zip(&body.nodes) {
-            let Some(wide) = body.operands(node).first().copied() else { continue };
-            let is_narrowed =
-                own.opcode == Opcode::Convert && self.bits(body, node) < self.bits(body, wide);
-            if !is_narrowed || stacks.contains(&node) {
-                continue;
-            }
-            let element = weight_of(body, node).and_then(|leaf| body.nodes[leaf as usize].element);
-            let weight = element.and_then(|own| state.get(own as usize)?.node());
-            if let Some(weight) = weight {
+            let first = body.operands(node).first().copied();
+            let of = first.and_then(|first| weights[first as usize]);
+            let is_part =
+                matches!(own.opcode, Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert);
+            let element = own.element.filter(|_| is_unchanged(body, node));
+            weights.push(if is_part { of } else { element });
+            let bits = self.bits(body, node);
+            let is_narrowed = own.opcode == Opcode::Convert
+                && first.is_some_and(|wide| bits < self.bits(body, wide));
+            let given = of.and_then(|element| state.get(element as usize)?.node());
+            if let Some(weight) = given.filter(|_| is_narrowed && !stacks.contains(&node)) {
                 let bytes = self.own_bytes(graph, weight) / self.bits(graph, weight);
-                narrowed.insert(weight, bytes.saturating_mul(self.bits(body, node)));
+                narrowed.insert((weight, bits), bytes.saturating_mul(bits));
             }
         }
         let steps = *fore.1.all.start()..=*back.1.all.end();

@@ -5,6 +5,7 @@ use super::base::add;
 use super::chip::Chip;
 use super::graph::Graph;
 use super::groups::chain;
+use super::laid_checkpoints::Outside;
 use super::laid_groups::{Around, Laid, mark_slices};
 use super::laid_loops::share_states;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
@@ -20,6 +21,7 @@ use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::shares::Local;
 use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 /// Limit on the operands of a node among which the value that it changes is looked for.
 const MOST_READ: usize = 8;
@@ -142,6 +144,8 @@ pub struct Layout<'a> {
     /// By backward loop of checkpointed layers: the values of the forward body that it gets in the layout, with the
     /// elements of its state (`laid_checkpoints.rs`).
     pub residuals: HashMap<Row, Vec<(u32, u32)>, BuildMix>,
+    /// The first row of a computation with such loops, and its values.
+    pub outside: Option<(u32, Rc<Outside>)>,
     /// Whether gradients of weights wait until the end of a layer, if they may.
     pub wait: bool,
     may_wait: bool,
@@ -176,6 +180,7 @@ impl<'a> Layout<'a> {
             stacked: HashMap::default(),
             scans: Vec::new(),
             residuals: HashMap::default(),
+            outside: None,
             wait: true,
             may_wait: false,
             early: Vec::new(),
@@ -345,6 +350,10 @@ impl Layout<'_> {
                     self.hold_narrowed(&around, [&body, &back]);
                 }
                 let scan = self.between(&around, &pair.read, [body, back]);
+                // The values that the backward body does not recompute here are in no stack.
+                if self.residuals.remove(&pair.backward).is_some() {
+                    self.unknown = self.unknown.or(Some(NoPolicies::NoLayers));
+                }
                 self.scans.extend(scan.map(|scan| Scan { is_again: pair.is_again, ..scan }));
             }
         }
@@ -452,7 +461,7 @@ impl Layout<'_> {
             Some(_) => return None,
             None => {
                 let own = Graph::new(self.module, body, &[], &mut self.budget)?;
-                let mut graph = self.opened(graph, node, own);
+                let mut graph = self.without_recomputation(graph, node, own);
                 self.mark_transfers(&mut graph);
                 let own = shared(self.module, &graph, self.is_gpu(), |_, _, _| true);
                 graph.shared.extend(own);

@@ -101,7 +101,7 @@ use delayed::Delayed;
 use fixed::Fixed;
 use graph::MOST_ROWS;
 use reordered::Reordered;
-use savable::find_savable;
+use savable::{find_savable, keep_as_in_text};
 use scans::{Scan, scans};
 use scores::with_scores;
 use simulated::Simulated;
@@ -312,10 +312,7 @@ impl Policies {
         let fixed = Fixed::of_scans(module, &scans, &savable, &[]);
         let fixed =
             with_scores(fixed, module, &scans, &timeline, Some(local), (chip, OrderOf::Text));
-        let is_own = |value: &Savable| {
-            value.kind == SavableKind::Input || !scans[value.scan as usize].is_residual(value.node)
-        };
-        savable.iter_mut().for_each(|value| value.is_kept &= is_own(value));
+        keep_as_in_text(&scans, &mut savable);
         let mut own = Self { early, ..Self::plain(scans, timeline, fixed, savable, peak) };
         if let Some(fates) = own.fates_in_text() {
             own.peak = own.highest(Some(&fates), false).0;

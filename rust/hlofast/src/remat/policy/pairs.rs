@@ -34,7 +34,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Whether the loops run over groups of layers, or the forward loop over the layers of a group once more.
+    /// Whether the loops run over groups of layers, or the forward loop recomputes the layers of a group.
     pub fn is_of_groups(&self) -> bool {
         self.is_again || !self.inner.iter().all(Vec::is_empty)
     }

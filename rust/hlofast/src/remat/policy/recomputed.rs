@@ -35,7 +35,7 @@ pub enum Origin {
     Scheduled,
     /// A text that is not scheduled.
     Laid,
-    /// The same without what it recomputes (`laid_checkpoints.rs`).
+    /// Such a text, in which stacks replace what the body recomputes (`laid_checkpoints.rs`).
     Opened,
 }
 
@@ -58,7 +58,7 @@ pub struct Recomputed {
     /// By node of the forward body: whether it is a collective that gathers weights and that the gradients
     /// need in the same form, so that the backward body runs it whatever is recomputed.
     is_anyway: Vec<bool>,
-    /// Whether the layers are under `jax.checkpoint`.
+    /// Whether the layers are under `jax.checkpoint`; not if they are laid out as if they were not.
     pub is_checkpointed: bool,
     /// Whether a loop in the layers is under `jax.checkpoint` inside.
     pub checkpoints_in_loops: bool,
@@ -74,8 +74,8 @@ impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
     /// products get the bytes of the program's values. `step_of` gives the step at which a node of the
     /// backward body runs, or is used last if it is cheap. Names tell whether the layers are checkpointed; before
-    /// optimisation products that gradients do not change tell it too. `sizes` are the bytes of shapes, `loops` the loops
-    /// around the body in names.
+    /// optimisation products that gradients do not change tell it too. `sizes` are the bytes of shapes, `loops` the
+    /// loops around the body in names.
     pub fn new(
         module: &Module,
         step_of: impl Fn(usize) -> u32,

@@ -25,7 +25,7 @@ pub enum SavableKind {
     Kernel,
     /// The result of a collective.
     Collective,
-    /// Another value that the step as it is keeps.
+    /// Another value that the step as it is keeps, or would keep without `jax.checkpoint`.
     Other,
     /// What a layer gets from the layer before: kept in any case, on the device or in host memory.
     Input,
@@ -151,6 +151,20 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
         }));
     }
     savable
+}
+
+/// Of scans that are laid out as if they were not checkpointed: takes only what the text keeps as kept.
+pub fn keep_as_in_text(scans: &[Scan], savable: &mut [Savable]) {
+    for (number, scan) in (0u32..).zip(scans).filter(|(_, scan)| scan.residuals.is_some()) {
+        let mut is_stacked = vec![false; scan.body.nodes.len()];
+        scan.stacks_of_text().for_each(|stack| is_stacked[stack.node as usize] = true);
+        for node in (0..scan.body.nodes.len() as u32).rev() {
+            is_stacked[node as usize] |= has_stacked_slice(&scan.body, node, &is_stacked);
+        }
+        for value in savable.iter_mut().filter(|value| value.scan == number) {
+            value.is_kept &= value.kind == SavableKind::Input || is_stacked[value.node as usize];
+        }
+    }
 }
 
 /// By node of a body: whether it is what checkpointed layers get, made by cheap work from several values

@@ -95,7 +95,7 @@ impl Scan {
         self.stacks.iter().filter(|own| !self.is_residual(own.node))
     }
 
-    /// Whether the scan has a stack of a node, and the text has not.
+    /// Whether a stack of this node exists only in the layout.
     pub fn is_residual(&self, node: u32) -> bool {
         self.residuals.as_ref().is_some_and(|own| own.binary_search(&node).is_ok())
     }

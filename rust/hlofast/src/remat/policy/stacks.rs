@@ -4,7 +4,8 @@ use super::graph::Graph;
 use crate::ir::{Opcode, Row};
 use std::ops::RangeInclusive;
 
-/// A value that the forward loop stacks and the backward loop reads.
+/// A value that the forward loop stacks and the backward loop reads, or would without `jax.checkpoint`
+/// (`laid_checkpoints.rs`).
 #[derive(Clone, Debug)]
 pub struct Stack {
     /// The node of the forward body whose value is stacked.
@@ -107,18 +108,16 @@ pub fn written_by(body: &Graph, element: u32) -> Option<Row> {
 
 /// Whether the value is a slice of an element of the state that the loop does not change.
 pub fn is_weight(body: &Graph, node: u32) -> bool {
-    weight_of(body, node).is_some()
-}
-
-/// The element of the state that the loop does not change and of which the value is a slice.
-pub fn weight_of(body: &Graph, node: u32) -> Option<u32> {
     let mut at = node;
     while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert =
         body.nodes[at as usize].opcode
     {
-        at = *body.operands(at).first()?;
+        match body.operands(at).first() {
+            Some(operand) => at = *operand,
+            None => return false,
+        }
     }
-    is_unchanged(body, at).then_some(at)
+    is_unchanged(body, at)
 }
 
 /// Whether `node` is an element of the state that every iteration hands on unchanged, or a copy of

@@ -5,7 +5,7 @@ use crate::ir::{CallRole, Opcode, Row, ShapeId};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Attributes in which clones of a row differ, and references to computations.
-const UNLIKE: [&[u8]; 8] = [
+pub const UNLIKE: [&[u8]; 8] = [
     b"metadata",
     b"frontend_attributes",
     b"sharding",

@@ -11,14 +11,14 @@ pub struct Given {
     pub node: u32,
     /// The element of the state that holds the stack; one for all nodes of the same value.
     pub element: u32,
-    /// The row that computes the value where it is stacked.
+    /// The row that computes the value where it is stacked; the slice has its bytes and its name.
     pub row: Row,
 }
 
 impl Graph {
     /// The nodes for which `is_kept` holds, and the `given` ones, which ascend: slices of elements of the state that no
     /// iteration changes. Those for which `is_early` holds, which read only such nodes, come first, as all that is
-    /// read from stacks does. None if the body results in no tuple.
+    /// read from stacks does. The results of single rows are left out. None if the body results in no tuple.
     pub fn without(&self, is_kept: &[bool], is_early: &[bool], given: &[Given]) -> Option<Graph> {
         let Value::Many(root) = &self.root else { return None };
         let mut graph = Graph { first_row: self.first_row, ..Graph::default() };
