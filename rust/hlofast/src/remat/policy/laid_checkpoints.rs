@@ -49,7 +49,7 @@ impl Layout<'_> {
         back: &Graph,
     ) -> Option<(Graph, Vec<(u32, u32)>)> {
         let (module, backward) = (self.module, around.nodes[node as usize].row);
-        let forward = self.forward_of(backward).filter(|_| !self.is_gpu())?;
+        let forward = self.forward_of(backward)?;
         let (fore, _) = self.bodies.get(&forward)?;
         let is_forward = |own: &&u32| around.nodes[**own as usize].row == forward;
         let whole = *around.states.keys().find(is_forward)?;
@@ -107,7 +107,7 @@ struct Values<'a> {
     known: HashMap<u128, u32, BuildMix>,
     /// By node of the body: its value.
     inside: Vec<u32>,
-    /// By value of an array that no iteration changes: the value of a layer's part of it; None if a layer takes several.
+    /// By value of an array that no iteration changes: the part that a layer takes of it; None if it takes several.
     parts: HashMap<u32, Option<u32>, BuildMix>,
     /// By value: a node of the body, a stacked one if there is any.
     nodes: Nodes,

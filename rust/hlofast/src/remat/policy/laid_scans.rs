@@ -38,7 +38,7 @@ impl Layout<'_> {
         let (pair, mut stacks) = (around.pair, stacks.into_values().collect::<Vec<Stack>>());
         let trips = trips_of(self.cost, pair.forward)?;
         // XLA converts the weights of all layers before the loops, so they are in memory under any policy.
-        if !pair.is_of_groups() && !self.is_gpu() && stacks.iter().any(|own| !own.is_weight) {
+        if self.is_plain(pair) && stacks.iter().any(|own| !own.is_weight) {
             stacks.retain(|own| !own.is_weight);
         }
         if stacks.is_empty() {

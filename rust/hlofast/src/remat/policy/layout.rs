@@ -346,7 +346,7 @@ impl Layout<'_> {
             }
             let bodies = [pair.forward, pair.backward].map(|row| self.bodies.remove(&row));
             if let [Some(body), Some(back)] = bodies {
-                if !pair.is_of_groups() && !self.is_gpu() {
+                if self.is_plain(&pair) {
                     self.hold_narrowed(&around, [&body, &back]);
                 }
                 let scan = self.between(&around, &pair.read, [body, back]);
@@ -504,10 +504,16 @@ impl Layout<'_> {
         Some(bytes.saturating_mul(trips))
     }
 
-    /// The forward loop of a pair whose layers are in no groups.
+    /// The forward loop of a pair that `is_plain`.
     pub fn forward_of(&self, backward: Row) -> Option<Row> {
         let pair = self.places.pairs.iter().find(|own| own.backward == backward)?;
-        (!pair.is_of_groups()).then_some(pair.forward)
+        self.is_plain(pair).then_some(pair.forward)
+    }
+
+    /// Whether it is known what XLA moves out of the loops of a pair: if it compiles for TPUs, and the layers are in
+    /// no groups.
+    pub fn is_plain(&self, pair: &Pair) -> bool {
+        !pair.is_of_groups() && !self.is_gpu()
     }
 
     /// Whether a loop is the backward loop of a pair, or of layers in it: not one that runs forward again.

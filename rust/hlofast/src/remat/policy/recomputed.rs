@@ -276,7 +276,7 @@ pub fn again(module: &Module, back: &Graph, loops: usize) -> Vec<bool> {
 }
 
 /// Whether an element of the state is one integer.
-pub fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
+fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
     let array = module.shapes().array(graph.nodes[node as usize].shape);
     array.is_some_and(|array| {
         let is_integer = matches!(array.element_type, ElementType::S32 | ElementType::U32);

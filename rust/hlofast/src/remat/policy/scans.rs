@@ -92,12 +92,8 @@ impl Scan {
 
     /// The stacks that the text has.
     pub fn stacks_of_text(&self) -> impl Iterator<Item = &Stack> {
-        self.stacks.iter().filter(|own| !self.is_residual(own.node))
-    }
-
-    /// Whether a stack of this node exists only in the layout.
-    pub fn is_residual(&self, node: u32) -> bool {
-        self.residuals.as_ref().is_some_and(|own| own.binary_search(&node).is_ok())
+        let residuals = self.residuals.as_deref().unwrap_or_default();
+        self.stacks.iter().filter(|own| residuals.binary_search(&own.node).is_err())
     }
 
     /// The forward and the backward loop that run over all layers.
@@ -400,13 +396,8 @@ impl Finder<'_> {
         let end = *back_steps.end();
         let step_of = |node: usize| self.memory.step_of(back.nodes[node].outer).unwrap_or(end);
         let loops = loops_around(module, backward);
-        let mut recomputed = Recomputed::new(
-            module,
-            step_of,
-            &mut body,
-            &back,
-            (self.sizes, Origin::Scheduled, loops),
-        );
+        let text = (self.sizes, Origin::Scheduled, loops);
+        let mut recomputed = Recomputed::new(module, step_of, &mut body, &back, text);
         body.keep_passing(self.cost, body_id, |body, node| {
             let shape = body.nodes[node as usize].shape;
             self.sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)

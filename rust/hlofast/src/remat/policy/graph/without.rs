@@ -2,7 +2,7 @@
 
 use super::{Graph, Node, Value};
 use crate::ir::intern::BuildMix;
-use crate::ir::{Opcode, Row};
+use crate::ir::{ComputationId, Opcode, Row};
 use hashbrown::HashMap;
 
 /// A node that is read from a stack instead.
@@ -67,32 +67,21 @@ impl Graph {
         }
         graph.root = Value::many(elements);
         graph.results = vec![Value::Nothing; self.results.len()];
-        let each = self.wider.iter();
-        graph.wider = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
-        let each = self.own_bytes.iter();
-        graph.own_bytes = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
-        let each = self.further.iter();
-        graph.further = each.filter_map(|(node, own)| Some((of(node)?, own.clone()))).collect();
-        let each = self.copies.iter();
-        graph.copies = each.filter_map(|(node, own)| Some((of(node)?, own.clone()))).collect();
-        let renumber = |own: &Vec<Value>| own.iter().map(|own| renumbered(own, &new)).collect();
-        let each = self.states.iter();
-        graph.states = each.filter_map(|(node, own)| Some((of(node)?, renumber(own)))).collect();
+        let values = |own: &Vec<Value>| own.iter().map(|own| renumbered(own, &new)).collect();
+        let nodes = |own: &Vec<u32>| own.iter().filter_map(of).collect();
+        graph.wider = moved(&self.wider, of, i64::clone);
+        graph.own_bytes = moved(&self.own_bytes, of, i64::clone);
+        graph.further = moved(&self.further, of, Vec::clone);
+        graph.copies = moved(&self.copies, of, Vec::clone);
+        graph.states = moved(&self.states, of, values);
         graph.shared = self.shared.iter().filter_map(of).collect();
         graph.on_host = self.on_host.iter().filter_map(of).collect();
-        let each = self.written.iter();
-        graph.written = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
-        let each = self.indices.iter();
-        graph.indices = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
-        let each = self.within.iter();
-        graph.within = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
-        let renumber = |own: &Vec<u32>| own.iter().filter_map(of).collect();
-        let each = self.combined.iter();
-        graph.combined = each.filter_map(|(node, own)| Some((of(node)?, renumber(own)))).collect();
-        let each = self.passing.iter();
-        graph.passing = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
-        let each = self.kept.iter();
-        graph.kept = each.filter_map(|(node, own)| Some((of(node)?, *own))).collect();
+        graph.written = moved(&self.written, of, Row::clone);
+        graph.indices = moved(&self.indices, of, u32::clone);
+        graph.within = moved(&self.within, of, Row::clone);
+        graph.combined = moved(&self.combined, of, nodes);
+        graph.passing = moved(&self.passing, of, ComputationId::clone);
+        graph.kept = moved(&self.kept, of, i64::clone);
         graph.find_users();
         Some(graph)
     }
@@ -103,6 +92,15 @@ impl Graph {
         self.operands.offsets.push(self.operands.items.len() as u32);
         self.nodes.len() as u32 - 1
     }
+}
+
+/// What is known of nodes, by their new numbers.
+fn moved<T>(
+    known: &HashMap<u32, T, BuildMix>,
+    of: impl Fn(&u32) -> Option<u32>,
+    renumber: impl Fn(&T) -> T,
+) -> HashMap<u32, T, BuildMix> {
+    known.iter().filter_map(|(node, own)| Some((of(node)?, renumber(own)))).collect()
 }
 
 /// A value with the new number of its node; a tuple in a tuple is followed no further.
